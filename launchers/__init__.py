@@ -1,0 +1,1 @@
+"""Adapters for the programs that start ranks; installed as msmemscope.launchers."""

@@ -1,0 +1,1 @@
+"""The command line: one command per file. Nothing imports this package."""

@@ -1,0 +1,1 @@
+"""Hook maps of frameworks, as data."""

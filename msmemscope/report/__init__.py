@@ -1,0 +1,1 @@
+"""Console, exports and merged files made from tables and findings."""

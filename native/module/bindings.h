@@ -1,0 +1,11 @@
+// One registration function per room; native.cpp calls those of _native.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace memscope {
+
+void bind_collect(pybind11::module_& module);  // collect.cpp: what runs inside a rank
+void bind_reader(pybind11::module_& module);   // reader.cpp: what the agent needs of a ring
+
+}  // namespace memscope

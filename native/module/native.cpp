@@ -1,0 +1,8 @@
+// The module _native: everything that runs inside a rank, and the agent's view of a ring.
+#include "module/bindings.h"
+
+PYBIND11_MODULE(_native, module) {
+    module.doc() = "Recording inside a rank, and reading rings in the agent.";
+    memscope::bind_collect(module);
+    memscope::bind_reader(module);
+}

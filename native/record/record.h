@@ -1,0 +1,220 @@
+// The event vocabulary: every kind of record that may stand in a ring, and its layout.
+//
+// This header is the only place where a kind, a pool, a flag or a field is declared. Python's mirror,
+// msmemscope/vocabulary.py, is generated from it (tools/generate_vocabulary.py; `make check` fails when the
+// two differ), and so are the columns of a batch and of the events table.
+//
+// All values are little-endian. Every record starts on a multiple of 8 bytes with a RecordHeader, and its
+// length is a multiple of 8, so a reader finds the next record without knowing the kind. There are two
+// families:
+//   * events: one fixed layout, EventRecord, whatever the kind; what a field means for a kind is said in the
+//     table at MEMSCOPE_EVENT_KINDS. A field that a kind does not use is 0 (used and total: -1, unknown).
+//   * definitions: STRING, FRAME, STACK. Ids are 64-bit hashes of the content, so the same call stack has the
+//     same id in every process of the job and nothing has to be renamed when ranks are merged. Id 0 means
+//     "none". A definition stands before its first use in the same ring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace memscope {
+
+inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also the mark recovery looks for
+
+// Kinds of definitions. name, value
+#define MEMSCOPE_DEFINITION_KINDS(X) \
+    X(STRING, 1)                     \
+    X(FRAME, 2)                      \
+    X(STACK, 3)
+
+// Kinds of events. name, value, meaning of the fields beyond ts, tid, step, device, pool and the stacks
+#define MEMSCOPE_EVENT_KINDS(X)                                                                                      \
+    X(MALLOC, 16,                                                                                                    \
+      "ptr, size: the block; used, total: the pool's allocated and reserved bytes after it; attr: driver flag word") \
+    X(FREE, 17, "ptr; size: as the allocator said, 0 when it did not; used, total: as for MALLOC")                   \
+    X(SEGMENT_ALLOC, 18, "ptr, size: a driver segment of the pool")                                                  \
+    X(SEGMENT_FREE, 19, "ptr, size")                                                                                 \
+    X(ACCESS, 20, "ptr, size; aux: 0 unknown, 1 read, 2 write; name: operator; attr: string, dtype and shape")       \
+    X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                            \
+    X(OP_END, 22, "as OP_START")                                                                                     \
+    X(KERNEL_LAUNCH, 23, "name: kernel; ptr: stream id; attr: task id; aux: framework")                              \
+    X(KERNEL_START, 24,                                                                                              \
+      "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                \
+    X(KERNEL_END, 25, "as KERNEL_START")                                                                             \
+    X(MARK, 26, "name: text; ptr: stream")                                                                           \
+    X(RANGE_START, 27, "name: text; ptr: stream; attr: range id")                                                    \
+    X(RANGE_END, 28, "attr: range id")                                                                               \
+    X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")        \
+    X(COLLECTIVE, 30, "name: op; ptr: process group; attr: sequence number")                                         \
+    X(LABEL_PUSH, 31, "name: label; aux: level")                                                                     \
+    X(LABEL_POP, 32, "name: label; aux: level")                                                                      \
+    X(LABEL_ADDR, 33, "name: label; aux: level; ptr: address inside the labelled block")                             \
+    X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")         \
+    X(SNAPSHOT, 35, "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory")      \
+    X(OOM, 36,                                                                                                       \
+      "size: request; aux: 0 trigger, 1 recent block, 2 large block; ptr: block; attr: error code; name: function")  \
+    X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                   \
+    X(CALL, 38, "name: function; ts: start; attr: end")                                                              \
+    X(SYSTEM, 39, "aux: SystemEvent")                                                                                \
+    X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                 \
+    X(GAP, 41, "size: events lost; aux: their kind; ptr, attr: ring offsets between which they are missing; name: why")
+
+#define MEMSCOPE_POOLS(X) \
+    X(NONE, 0)            \
+    X(HAL, 1)             \
+    X(PTA, 2)             \
+    X(PTA_WORKSPACE, 3)   \
+    X(MINDSPORE, 4)       \
+    X(ATB, 5)             \
+    X(HOST, 6)            \
+    X(CUDA, 7)            \
+    X(CUDA_DRIVER, 8)
+
+#define MEMSCOPE_DEVICE_TYPES(X) \
+    X(NONE, 0)                   \
+    X(CPU, 1)                    \
+    X(NPU, 2)                    \
+    X(CUDA, 3)
+
+// Bits of RecordHeader::flags on events.
+#define MEMSCOPE_FLAGS(X)                                                             \
+    X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */ \
+    X(PINNED, 2)      /* page-locked host memory */                                   \
+    X(SHADOW, 4)      /* allocated before start() */                                  \
+    X(DEVICE_TIME, 8) /* ts was converted from a device clock */                      \
+    X(STACK_LOST, 16) /* a stack was wanted, but the intern table was full */
+
+#define MEMSCOPE_STEP_SOURCES(X) \
+    X(API, 0)                    \
+    X(MSTX, 1)                   \
+    X(ENGINE, 2)                 \
+    X(OPTIMIZER, 3)
+
+#define MEMSCOPE_SYSTEM_EVENTS(X) \
+    X(START_TRACE, 0)             \
+    X(STOP_TRACE, 1)              \
+    X(ACL_INIT, 2)                \
+    X(ACL_FINI, 3)
+
+// Fields of EventRecord after its header, in memory order. type, name
+#define MEMSCOPE_EVENT_FIELDS(X) \
+    X(u64, ts)                   \
+    X(u64, ptr)                  \
+    X(i64, size)                 \
+    X(i64, used)                 \
+    X(i64, total)                \
+    X(u64, name)                 \
+    X(u64, stack_py)             \
+    X(u64, stack_c)              \
+    X(u64, attr)                 \
+    X(u32, tid)                  \
+    X(u32, step)                 \
+    X(u32, aux)                  \
+    X(i16, device)               \
+    X(u8, device_type)           \
+    X(u8, pool)
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i16 = std::int16_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+
+enum class Kind : u8 {
+    NONE = 0,
+#define X(name, value, ...) name = value,
+    MEMSCOPE_DEFINITION_KINDS(X) MEMSCOPE_EVENT_KINDS(X)
+#undef X
+};
+inline constexpr u8 kFirstEventKind = static_cast<u8>(Kind::MALLOC);
+inline constexpr u8 kLastEventKind = static_cast<u8>(Kind::GAP);
+inline constexpr std::size_t kKindSlots = 64;  // one counter per kind in the ring header
+
+#define X(name, value) name = value,
+enum class Pool : u8 { MEMSCOPE_POOLS(X) };
+enum class DeviceType : u8 { MEMSCOPE_DEVICE_TYPES(X) };
+enum class Flag : u8 { MEMSCOPE_FLAGS(X) };
+enum class StepSource : u32 { MEMSCOPE_STEP_SOURCES(X) };
+enum class SystemEvent : u32 { MEMSCOPE_SYSTEM_EVENTS(X) };
+#undef X
+
+inline constexpr i64 kUnknown = -1;         // used and total when the source does not know them
+inline constexpr i16 kNoDevice = -1;        // device index of a record that belongs to no device
+inline constexpr u32 kMaxTextBytes = 4096;  // longer strings are cut here
+inline constexpr u32 kMaxFrames = 1000;     // deepest stack (upstream's limit)
+
+struct RecordHeader {
+    u32 length;   // bytes of the record with this header, a multiple of 8; 0 = not committed yet
+    u8 kind;      // Kind
+    u8 flags;     // Flag bits
+    u16 version;  // kRecordVersion
+};
+static_assert(sizeof(RecordHeader) == 8);
+
+struct EventRecord {
+    RecordHeader header;
+#define X(type, name) type name;
+    MEMSCOPE_EVENT_FIELDS(X)
+#undef X
+};
+static_assert(sizeof(EventRecord) == 96 && offsetof(EventRecord, pool) == 95);
+
+struct StringRecord {  // followed by `bytes` bytes of UTF-8 and zeros up to a multiple of 8
+    RecordHeader header;
+    u64 id;
+    u32 bytes;
+    u32 reserved;
+};
+static_assert(sizeof(StringRecord) == 24);
+
+enum class FrameKind : u32 { PYTHON = 0, NATIVE = 1 };
+
+struct FrameRecord {
+    RecordHeader header;
+    u64 id;
+    u64 file;      // string id; a native frame: the object's path
+    u64 function;  // string id
+    u32 line;      // a native frame: offset within the object
+    u32 kind;      // FrameKind
+};
+static_assert(sizeof(FrameRecord) == 40);
+
+struct StackRecord {  // followed by `count` u64 frame ids, innermost frame first
+    RecordHeader header;
+    u64 id;
+    u32 count;
+    u32 kind;  // FrameKind of its frames
+};
+static_assert(sizeof(StackRecord) == 24);
+
+inline constexpr u32 kMaxRecordBytes = static_cast<u32>(sizeof(StackRecord)) + kMaxFrames * 8;
+
+// The 64-bit mixer behind every id (the finaliser of SplitMix64, Steele et al. 2014) ...
+constexpr u64 mix64(u64 x) noexcept {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+// ... and how ids are built: order matters, and an id is never 0.
+constexpr u64 combine64(u64 seed, u64 value) noexcept { return mix64(seed * 0x9E3779B97F4A7C15ull + value + 1); }
+constexpr u64 nonzero(u64 id) noexcept { return id != 0 ? id : 1; }
+
+inline u64 text_id(const char* text, std::size_t bytes) noexcept {
+    u64 hash = combine64(static_cast<u64>(Kind::STRING), bytes);
+    std::size_t at = 0;
+    for (; at + 8 <= bytes; at += 8) {
+        u64 word = 0;
+        __builtin_memcpy(&word, text + at, 8);
+        hash = combine64(hash, word);
+    }
+    if (at < bytes) {
+        u64 word = 0;
+        __builtin_memcpy(&word, text + at, bytes - at);
+        hash = combine64(hash, word);
+    }
+    return nonzero(hash);
+}
+
+}  // namespace memscope

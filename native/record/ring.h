@@ -1,0 +1,177 @@
+// The ring: a file in shared memory through which one process hands its records to the node's agent.
+//
+// Specification
+// -------------
+// The file is one header page followed by `capacity` bytes of data; capacity is a power of two and a multiple
+// of the page size. Both sides map the data twice, back to back, so a record that crosses the end is still
+// contiguous in memory. Positions are 64-bit byte offsets that only grow; offset & (capacity - 1) is the place
+// in the data.
+//
+//        freed        acked                     head
+//   ───────┼────────────┼─────────────────────────┼──────────────▶ offsets
+//    zeros │ being      │ records: committed, or  │ zeros, free for
+//          │ zeroed     │ reserved and still 0    │ writers up to freed + capacity
+//
+// Who may write what:
+//   * any thread of the owning process: `head` (compare-and-swap), the bytes it reserved, `lost`, `step` and
+//     the identity fields. There is exactly one owning process; a forked child makes a ring of its own.
+//   * the agent, alone on its node: `acked`, `freed`, and zeros into [freed, acked).
+//
+// A writer reserves length bytes by moving `head`, fills everything after the header word, and commits by
+// storing that word (length, kind, flags, version: 8 bytes) with release order. Free space holds zeros, so a
+// reader that loads a zero header word (acquire) knows that the record is not there yet and waits; it never
+// sees half a record. Records are in the order of reservation, which is the order in which the allocator acted
+// as long as a FREE is recorded before and a MALLOC after the real call.
+//
+// The agent moves `acked` when the aggregator has the bytes on disk. Then it zeroes [freed, acked) and moves
+// `freed`. The order makes it restartable: an agent killed in between zeroes the same range again. An offset
+// is therefore the sequence number of what begins there, and the ring is the retransmission buffer.
+//
+// What a crash leaves:
+//   * writer killed: every committed record. A record reserved but not committed is a hole of zeros (at most
+//     one per thread); once the process is gone the reader steps over it (next_committed) and reports it.
+//   * agent killed: all of the above; its successor goes on from `acked`.
+//   * machine down: the ring is gone, like everything in /dev/shm.
+//
+// Full: the first writer that finds no room waits up to `wait_ns`, once; then the ring is `dropping` and every
+// record is counted in lost[kind] without waiting, until a quarter of the ring is free again. The next record
+// then goes in behind one GAP record per kind that lost something. Counts that no GAP could report any more
+// (the process died first) stay readable in `lost`. Reserving and committing takes no lock and makes no system
+// call except in the one wait.
+#pragma once
+
+#include <atomic>
+
+#include "record/record.h"
+
+namespace memscope {
+
+inline constexpr char kRingMagic[8] = {'M', 'S', 'C', 'R', 'I', 'N', 'G', '1'};
+inline constexpr u32 kRingHeaderBytes = 4096;
+inline constexpr u64 kDefaultRingBytes = 16ull << 20;  // some 170,000 events
+
+// Layout version 1, shared between processes: fixed offsets, no pointers.
+struct RingHeader {
+    char magic[8];
+    u32 version;
+    u32 header_bytes;
+    u64 capacity;
+    u64 ring_id;         // random, never 0: names the ring in batches
+    u64 parent_ring_id;  // ring of the process of the same rank that started this one, or 0
+    u32 pid;
+    u32 ppid;
+    u32 uid;
+    u32 page_bytes;
+    u64 process_start;   // field 22 of /proc/<pid>/stat: tells a process from a later one with its pid
+    u64 created_ns;      // CLOCK_MONOTONIC
+    i64 wall_offset_ns;  // CLOCK_REALTIME - CLOCK_MONOTONIC at creation
+    i32 rank;            // -1: not a rank
+    i32 local_rank;
+    i32 world_size;
+    i32 group_rank;  // node
+    u32 attempt;     // elastic restart count
+    u32 reserved;
+    char role[32];
+    char session[64];
+    char host[64];
+    char program[256];
+
+    alignas(64) std::atomic<u64> head;
+    alignas(64) std::atomic<u64> acked;
+    std::atomic<u64> freed;
+    alignas(64) std::atomic<u32> step;              // current step of the rank; children read it here
+    std::atomic<u32> closed;                        // the process said goodbye (exit handler ran)
+    std::atomic<u32> dropping;                      // full, see above
+    std::atomic<u32> waits;                         // how often a writer waited
+    alignas(64) std::atomic<u64> lost[kKindSlots];  // records of a kind ever lost here
+    std::atomic<u64> reported[kKindSlots];          // ... of these, already told by a GAP record
+};
+static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
+static_assert(std::atomic<u64>::is_always_lock_free && std::atomic<u32>::is_always_lock_free);
+
+// A mapping of a ring file. Neither constructor nor destructor does anything: an object of static storage
+// costs nothing at load and is still usable while the process exits.
+class Ring {
+public:
+    RingHeader* header = nullptr;
+    char* data = nullptr;  // 2 * capacity bytes, the second half mirrors the first
+
+    bool is_open() const noexcept { return header != nullptr; }
+    u64 capacity() const noexcept { return mask_ + 1; }
+
+    // Creates `path` followed by '~' (it must not exist), mode 0600, and maps it. `bytes` is rounded up to a
+    // power of two. Returns 0 or an errno; ENOSPC when the file system cannot hold it.
+    int create(const char* path, u64 bytes) noexcept;
+
+    // Gives the file its final name, once the identity fields are filled: the agent never sees a ring without
+    // them. Returns 0 or an errno.
+    static int publish(const char* path) noexcept;
+
+    // Maps an existing ring. Returns 0 or an errno: EPERM when it belongs to another user, EPROTO when it is
+    // not a ring of this version, EINVAL when its sizes contradict the file.
+    int open(const char* path, bool writable) noexcept;
+
+    void unmap() noexcept;
+
+    // --- writers -------------------------------------------------------------------------------------------
+
+    u64 wait_ns = 20'000'000;
+
+    // Reserves `length` bytes (a multiple of 8). Returns their place, or nullptr when the record is lost; it is
+    // then already counted under `kind`. The first 8 bytes are the header word and must be left alone.
+    char* reserve(u32 length, u8 kind) noexcept {
+        u64 at = header->head.load(std::memory_order_relaxed);
+        if (__builtin_expect(header->dropping.load(std::memory_order_relaxed) != 0, 0))
+            return reserve_slow(length, kind);
+        for (;;) {
+            if (__builtin_expect(at + length - header->freed.load(std::memory_order_acquire) > mask_ + 1, 0))
+                return reserve_slow(length, kind);
+            if (header->head.compare_exchange_weak(at, at + length, std::memory_order_relaxed))
+                return data + (at & mask_);
+        }
+    }
+
+    // Publishes a filled record: one 8-byte store.
+    static void commit(char* place, u32 length, u8 kind, u8 flags) noexcept {
+        const u64 word = static_cast<u64>(length) | static_cast<u64>(kind) << 32 | static_cast<u64>(flags) << 40 |
+                         static_cast<u64>(kRecordVersion) << 48;
+        __atomic_store_n(reinterpret_cast<u64*>(place), word, __ATOMIC_RELEASE);
+    }
+
+    // --- the agent -----------------------------------------------------------------------------------------
+
+    // The header of the record at `offset`, or one with length 0 when none is committed there.
+    RecordHeader peek(u64 offset) const noexcept {
+        const u64 word = __atomic_load_n(reinterpret_cast<const u64*>(data + (offset & mask_)), __ATOMIC_ACQUIRE);
+        RecordHeader header_word;
+        __builtin_memcpy(&header_word, &word, sizeof word);
+        return header_word;
+    }
+
+    // For a ring whose process is gone: the first offset >= `offset` from which a chain of valid records leads
+    // to `head` or to the next hole; `head` when there is none. Everything in between was never committed.
+    u64 next_committed(u64 offset) const noexcept;
+
+    // Gives [acked, offset) back to the writers.
+    void release(u64 offset) noexcept;
+
+    // Finishes what a killed agent began. Call once after open().
+    void recover() noexcept { release(header->acked.load(std::memory_order_relaxed)); }
+
+private:
+    char* reserve_slow(u32 length, u8 kind) noexcept;
+    bool write_gaps() noexcept;
+    int map(int fd, u64 capacity, bool writable) noexcept;
+
+    u64 mask_ = 0;
+};
+
+// True when this looks like the start of a record that a writer of this version committed.
+constexpr bool is_valid(const RecordHeader& record) noexcept {
+    return record.version == kRecordVersion && record.length >= sizeof(RecordHeader) && record.length % 8 == 0 &&
+           record.length <= kMaxRecordBytes && record.kind != 0 && record.kind <= kLastEventKind;
+}
+
+u64 monotonic_ns() noexcept;
+
+}  // namespace memscope
