@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msmemscope.vocabulary import DeviceType, Pool
+
 if TYPE_CHECKING:
     from msmemscope.tables import Frame
 
@@ -103,6 +105,27 @@ def scope_of(ranks: Iterable[int], job: Iterable[int]) -> str:
     if len(found) <= 1:
         return "single"
     return "uniform" if found >= whole else "group"
+
+
+def device_name(device_type: int, device: int) -> str:
+    """For instance "cpu", "npu:0", "cuda:3"; "" for no device. An unknown index gives the type alone."""
+    try:
+        kind = DeviceType(device_type)
+    except ValueError:
+        return ""
+    if kind == DeviceType.NONE:
+        return ""
+    name = kind.name.lower()
+    return name if kind == DeviceType.CPU or device < 0 else f"{name}:{device}"
+
+
+def pool_name(pool: int) -> str:
+    """Name of a pool as in the vocabulary; "" for none or an unknown number."""
+    try:
+        kind = Pool(pool)
+    except ValueError:
+        return ""
+    return "" if kind == Pool.NONE else kind.name
 
 
 def format_bytes(count: float) -> str:
