@@ -247,9 +247,8 @@ def _parse_call_stack(text: str, notes: list[str]) -> dict[str, object]:
         name, colon, depth_text = item.partition(":")
         depth = _number(depth_text, 0, MAX_STACK_DEPTH) if colon else DEFAULT_STACK_DEPTH
         if name not in ("python", "c") or depth is None:
-            raise _Bad(
-                f"takes python[:depth] and c[:depth] with a depth of 0 to {MAX_STACK_DEPTH}, or none; got {_shown(item or text)}"
-            )
+            takes = f"takes python[:depth] and c[:depth] with a depth of 0 to {MAX_STACK_DEPTH}, or none"
+            raise _Bad(f"{takes}; got {_shown(item or text)}")
         if fields[f"{name}_stack"]:
             raise _Bad(f"names {name} twice")
         fields[f"{name}_stack"] = True
@@ -515,7 +514,7 @@ OPTIONS: tuple[Option, ...] = (
         field="device",
         api=True,
         parse=_parse_device,
-        later={"npu": f"npu: recording an Ascend NPU {_ASCEND}; other devices are recorded"},
+        later={"npu": f"recording an Ascend NPU {_ASCEND}; other devices are recorded"},
     ),
     Option(
         name="events",
@@ -529,8 +528,9 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         parse=_parse_events,
         later={
-            "launch": f"launch: recording operator and kernel launches {_OPERATORS}; memory events are recorded",
-            "access": f"access: recording accesses {_OPERATORS}; memory events are recorded",
+            "launch": f"recording operator and kernel launches {_OPERATORS}; memory events are recorded",
+            "access": f"recording accesses {_OPERATORS}; memory events are recorded",
+            "traceback": "recording Python calls is not in this version; memory events are recorded",
         },
     ),
     Option(
@@ -545,8 +545,8 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         parse=_parse_level,
         later={
-            "op": f"op: recording operator launches {_OPERATORS}; memory events are recorded",
-            "kernel": f"kernel: recording kernel launches {_ASCEND}; memory events are recorded",
+            "op": f"recording operator launches {_OPERATORS}; memory events are recorded",
+            "kernel": f"recording kernel launches {_ASCEND}; memory events are recorded",
         },
     ),
     Option(
@@ -560,7 +560,6 @@ OPTIONS: tuple[Option, ...] = (
         field="python_stack",
         api=True,
         parse=_parse_call_stack,
-        later={"c": "c: C and C++ stacks are not recorded in this version; Python stacks are"},
     ),
     Option(
         name="analysis",
@@ -574,9 +573,9 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         parse=_parse_analysis,
         later={
-            "decompose": "decompose: attributing bytes to their owners is not in this version; leaks are",
-            "inefficient": "inefficient: finding blocks held too long is not in this version; leaks are",
-            "oom": "oom: details of an out-of-memory error are not in this version; leaks are",
+            "decompose": "attributing bytes to their owners is not in this version; leaks are",
+            "inefficient": "finding blocks held too long is not in this version; leaks are",
+            "oom": "details of an out-of-memory error are not in this version; leaks are",
         },
     ),
     Option(
@@ -610,6 +609,7 @@ OPTIONS: tuple[Option, ...] = (
         default="off",
         help="Compare the two files of --input-path instead of running a program.",
         field="compare",
+        later={"": "comparing two runs is not in this version; nothing is run"},
         parse=_parse_compare,
     ),
     Option(
@@ -690,7 +690,7 @@ def parse_command_line(
     given = set(switches)
     warnings: list[str] = []
     for flag in old_flags:
-        warnings.append(f"{flag} is deprecated: use {_long_flag(_option_of_flag(flag))}")
+        warnings.append(f"{flag} is deprecated: use {long_flag(_option_of_flag(flag))}")
     fields: dict[str, object] = {"output_path": os.path.abspath(DEFAULT_OUTPUT), "effective": True}
     if "quiet" in given:
         fields["log_level"] = "error"
@@ -699,7 +699,7 @@ def parse_command_line(
     if "compare" in given:
         fields["compare"] = True
     for name, text in texts.items():
-        fields.update(_parsed(BY_NAME[name], _long_flag(BY_NAME[name]), text, warnings))
+        fields.update(_parsed(BY_NAME[name], long_flag(BY_NAME[name]), text, warnings))
     config = Config(**fields)  # type: ignore[arg-type]
     if config.traceback:
         warnings.append("--events traceback works only through msmemscope.config(events=...) and is ignored here")
@@ -710,7 +710,7 @@ def parse_command_line(
         raise OptionError("--input-path is only for comparing two files: add --compare")
     if config.steps and "leaks" in config.analysis:
         warnings.append("--steps switches the leak analysis off: it needs every step")
-    missing = [note for name in texts for note in _missing(BY_NAME[name], config, _long_flag(BY_NAME[name]))]
+    missing = [note for name in texts for note in _missing(BY_NAME[name], config, long_flag(BY_NAME[name]))]
     return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
 
 
@@ -751,8 +751,6 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
     fields.update(collect_mode="deferred", effective=True)
     config = Config(**fields)  # type: ignore[arg-type]
     missing = [note for name in sorted(seen) for note in _missing(BY_NAME[name], config, name)]
-    if config.traceback:
-        missing.append("events: traceback: recording Python calls is not in this version; memory events are recorded")
     return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
 
 
@@ -772,10 +770,10 @@ def _missing(option: Option, config: Config, label: str) -> list[str]:
     words: set[str] = set()
     if isinstance(value, tuple):
         words = {str(item).partition(":")[0] for item in value}
-    if option.name == "call_stack" and config.c_stack:
-        words = {"c"}
+    if option.name == "events" and config.traceback:
+        words.add("traceback")
     return [
-        f"{label} {note}" if not word else f"{label}: {note}"
+        f"{label} {word}: {note}" if word else f"{label}: {note}"
         for word, note in option.later.items()
         if (word in words if word else bool(value))
     ]
@@ -785,7 +783,8 @@ def _option_of_flag(flag: str) -> Option:
     return next(option for option in OPTIONS if flag in option.flags + option.deprecated)
 
 
-def _long_flag(option: Option) -> str:
+def long_flag(option: Option) -> str:
+    """The flag by which messages and documents call an option."""
     return next(flag for flag in option.flags if flag.startswith("--"))
 
 
