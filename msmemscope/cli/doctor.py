@@ -25,8 +25,8 @@ import msmemscope
 from msmemscope.cli.main import HELP
 from msmemscope.cli.output_place import LITTLE_FREE_BYTES
 from msmemscope.cli.program import find_program, preload_obstacles
-from msmemscope.collect.config import DEFAULT_OUTPUT, Config
 from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
+from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
 from msmemscope.errors import MemscopeError
 
 HOOK_LIBRARY = "libascend_kernel_hook.so"
@@ -272,9 +272,9 @@ def limits() -> Iterator[Line]:
 
 def output() -> Iterator[Line]:
     """The default output directory, or the place where it would be made."""
-    path = os.path.abspath(DEFAULT_OUTPUT)
-    place = path if os.path.isdir(path) else os.path.dirname(path)
-    free = free_bytes(place)
+    path = Path(DEFAULT_OUTPUT).resolve()
+    place = path if path.is_dir() else path.parent
+    free = free_bytes(str(place))
     if free < 0:
         yield Line("warn", f"{place} cannot be written", "choose another place with --output-path")
     elif free < LITTLE_FREE_BYTES:

@@ -9,7 +9,7 @@ import click
 from msmemscope.cli.main import HELP
 from msmemscope.cli.progress import progress_bar
 from msmemscope.cli.run_directory import config_of_run, open_run_directory, read_run_info
-from msmemscope.collect.config import FORMATS
+from msmemscope.collect.settings import FORMATS
 
 
 @click.command(context_settings=HELP)

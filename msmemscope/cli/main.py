@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our stdout has gone (`| head`). Python would complain again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         if os.environ.get("MSMEMSCOPE_DEBUG"):
             traceback.print_exc()
         say("error", f"{type(error).__name__}: {error}; this is a fault of msmemscope: MSMEMSCOPE_DEBUG=1 shows where")

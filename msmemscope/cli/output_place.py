@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 
 from msmemscope.errors import UsageError
 
@@ -16,21 +17,22 @@ LEAST_FREE_BYTES = 1 << 20  # below this not even an empty run fits
 LITTLE_FREE_BYTES = 256 << 20
 
 
-def prepare_output(path: str) -> list[str]:
-    """Creates `path` (mode 0750) when needed and tries a write in it. Returns warnings."""
+def prepare_output(directory: str) -> list[str]:
+    """Creates `directory` (mode 0750) when needed and tries a write in it. Returns warnings."""
+    path = Path(directory)
     try:
-        os.makedirs(path, mode=0o750, exist_ok=True)
-        facts = os.stat(path)
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        facts = path.stat()
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         # Only a write finds a read-only mount, a full disk and a used-up quota.
-        probe = os.path.join(path, f".msmemscope-{os.getpid()}~")
+        probe = path / f".msmemscope-{os.getpid()}~"
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             os.write(descriptor, bytes(4096))
         finally:
             os.close(descriptor)
-            os.unlink(probe)
+            probe.unlink()
         space = os.statvfs(path)
     except FileExistsError:
         raise UsageError(f"--output-path {path} is a file: name a directory") from None

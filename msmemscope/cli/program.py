@@ -48,14 +48,15 @@ def find_program(name: str) -> str:
     raise ProgramError(f"program {name} is not there: check its name, or give its full path", 127)
 
 
-def preload_obstacles(path: str) -> list[str]:
-    """Why a library cannot be preloaded into the program at `path`; empty when it can, or when its file says
+def preload_obstacles(program: str) -> list[str]:
+    """Why a library cannot be preloaded into `program`, a path; empty when it can, or when its file says
     nothing about it. A script is judged by its interpreter."""
+    path = Path(program)
     for _ in range(_MAX_INTERPRETERS):
         try:
-            with open(path, "rb") as file:
+            with path.open("rb") as file:
                 head = file.read(4096)
-            facts = os.stat(path)
+            facts = path.stat()
         except OSError:
             return []  # not readable is not a reason: the kernel may still run it
         if not head.startswith(b"#!"):
@@ -63,14 +64,14 @@ def preload_obstacles(path: str) -> list[str]:
         words = head[2:].split(b"\n", 1)[0].split()
         if not words:
             return []
-        path = os.fsdecode(words[0])
-        if os.path.basename(path) == "env":
+        path = Path(os.fsdecode(words[0]))
+        if path.name == "env":
             name = next((word for word in words[1:] if not word.startswith(b"-") and b"=" not in word), b"")
-            path = shutil.which(os.fsdecode(name)) or ""
+            path = Path(shutil.which(os.fsdecode(name)) or "env")
     return []
 
 
-def _elf_obstacles(path: str, head: bytes, facts: os.stat_result) -> list[str]:
+def _elf_obstacles(path: Path, head: bytes, facts: os.stat_result) -> list[str]:
     if len(head) < 64 or head[:4] != b"\x7fELF":
         return []
     obstacles = []

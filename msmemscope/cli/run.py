@@ -18,8 +18,9 @@ from msmemscope.cli.messages import say
 from msmemscope.cli.output_place import prepare_output
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.collect import config as options
-from msmemscope.collect.config import LOG_LEVELS, Config, Option, Parsed
+from msmemscope.collect.config import Config, Option, Parsed
 from msmemscope.collect.place import choose_place
+from msmemscope.collect.settings import LOG_LEVELS
 from msmemscope.errors import InputError, MemscopeError, UsageError
 
 DESCRIPTION = (
@@ -35,7 +36,7 @@ _SOURCED = ("--load-api-env", "--unload-api-env")  # upstream: `source msmemscop
 class _RunCommand(click.Command):
     """Adds the subcommands and exit statuses to the help page."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         rows = []
         for name, module in SUBCOMMANDS.items():
             command: click.Command = importlib.import_module(module).command
