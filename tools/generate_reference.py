@@ -101,9 +101,21 @@ def api_page() -> str:
             lines += [f"    {signature(found, name)}", "", ast.get_docstring(found) or "(no description)"]
             if isinstance(found, ast.ClassDef):
                 lines += methods(found, name)
+            if name == "config":
+                lines += keyword_table()
         else:
             lines.append("(a value or a module)")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def keyword_table() -> list[str]:
+    """The keywords of msmemscope.config(), from the options that it shares with the command line."""
+    lines = ["", "| keyword | values | default | old keyword |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        if option.api:
+            old = ", ".join(f"`{word}`" for word in option.old_keywords)
+            lines.append(f"| `{option.name}` | `{cell(option.grammar)}` | {option.default} | {old} |")
+    return [*lines, "", "What each means, its range and its cost: [options.md](options.md)."]
 
 
 def methods(found: ast.ClassDef, name: str) -> list[str]:

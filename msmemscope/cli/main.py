@@ -49,11 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         module = "msmemscope.cli.run"
     try:
-        command: click.Command = importlib.import_module(module).command
-        program = f"msmemscope {name}" if name in SUBCOMMANDS else "msmemscope"
-        status = command.main(words, prog_name=program, standalone_mode=False)
-        sys.stdout.flush()
-        return int(status or 0)
+        return _call(importlib.import_module(module).command, name, words)
     except click.ClickException as error:
         hint = f"see: msmemscope {name} --help" if name in SUBCOMMANDS else "see: msmemscope --help"
         say("error", f"{error.format_message().rstrip('.')}; {hint}")
@@ -73,3 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         say("error", f"{type(error).__name__}: {error}; this is a fault of msmemscope: MSMEMSCOPE_DEBUG=1 shows where")
         return 4
+
+
+def _call(command: click.Command, name: str, words: list[str]) -> int:
+    """Parses and invokes. Not command.main(): that has its own way with Ctrl-C and a broken pipe."""
+    program = f"msmemscope {name}" if name in SUBCOMMANDS else "msmemscope"
+    try:
+        with command.make_context(program, words) as context:
+            status = int(command.invoke(context) or 0)
+    except click.exceptions.Exit as leave:  # --help
+        status = leave.exit_code
+    sys.stdout.flush()  # here, where a reader that has gone is still only an exception
+    return status
