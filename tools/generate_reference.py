@@ -93,12 +93,12 @@ def command_section(name: str, command: click.Command) -> list[str]:
 def api_page() -> str:
     """docs/api.md: every public name of the package, with its signature and docstring."""
     tree = parsed(PACKAGE / "__init__.py")
-    lines = ["# Python API", "", NOTE, "", ast.get_docstring(tree) or ""]
+    lines = ["# Python API", "", NOTE, "", text_of(tree)]
     for name in public_names(tree):
         found = definition(tree, PACKAGE / "__init__.py", name)
         lines += ["", f"## {name}", ""]
         if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            lines += [f"    {signature(found, name)}", "", ast.get_docstring(found) or "(no description)"]
+            lines += [f"    {signature(found, name)}", "", text_of(found)]
             if isinstance(found, ast.ClassDef):
                 lines += methods(found, name)
             if name == "config":
@@ -124,8 +124,14 @@ def methods(found: ast.ClassDef, name: str) -> list[str]:
     for item in found.body:
         if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and ast.get_docstring(item):
             lines += ["", f"### {name}.{item.name}", "", f"    {signature(item, item.name)}", ""]
-            lines.append(ast.get_docstring(item) or "")
+            lines.append(text_of(item))
     return lines
+
+
+def text_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    """A docstring as Markdown: examples become code."""
+    lines = (ast.get_docstring(node) or "(no description)").splitlines()
+    return "\n".join(f"    {line[4:].split('  # doctest')[0]}" if line.startswith(">>> ") else line for line in lines)
 
 
 def parsed(path: Path) -> ast.Module:
