@@ -131,7 +131,8 @@ def methods(found: ast.ClassDef, name: str) -> list[str]:
 def text_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
     """A docstring as Markdown: examples become code."""
     lines = (ast.get_docstring(node) or "(no description)").splitlines()
-    return "\n".join(f"    {line[4:].split('  # doctest')[0]}" if line.startswith(">>> ") else line for line in lines)
+    code = [f"    {line[4:].split('# doctest')[0]}".rstrip() if line.startswith(">>> ") else line for line in lines]
+    return "\n".join(code)
 
 
 def parsed(path: Path) -> ast.Module:

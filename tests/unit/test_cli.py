@@ -362,7 +362,9 @@ def test_programs_that_cannot_be_watched(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("no C compiler to link a static program with")
     (tmp_path / "static.c").write_text("int main(void) { return 0; }")
-    subprocess.run([compiler, "-static", "-o", tmp_path / "static", tmp_path / "static.c"], check=True)
+    linked = subprocess.run([compiler, "-static", "-o", tmp_path / "static", tmp_path / "static.c"], check=False)
+    if linked.returncode != 0:
+        pytest.skip("no static C library on this machine")
     assert "statically linked" in preload_obstacles(str(tmp_path / "static"))[0]
     script = tmp_path / "by_static"
     script.write_text(f"#!{tmp_path}/static\n")
