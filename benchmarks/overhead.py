@@ -44,11 +44,13 @@ def import_cost() -> None:
             began = time.perf_counter()
             subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
             times.append((time.perf_counter() - began) * 1e3)
-    heavy = "numpy pandas pyarrow zmq torch".split()
+    heavy = ["numpy", "pandas", "pyarrow", "zmq", "torch"]
     code = f"import msmemscope, sys; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
     cost = statistics.median(with_import) - statistics.median(plain)
-    print(f"import msmemscope: {cost:+.1f} ms over bare Python ({statistics.median(plain):.1f} ms); heavy modules: {found}")
+    print(
+        f"import msmemscope: {cost:+.1f} ms over bare Python ({statistics.median(plain):.1f} ms); heavy modules: {found}"
+    )
 
 
 class Training:
