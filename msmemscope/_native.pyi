@@ -1,6 +1,6 @@
 """Types of the module _native (native/module)."""
 
-from collections.abc import Buffer
+from typing_extensions import Buffer
 from typing import Any, TypedDict
 
 class Cut(TypedDict):
