@@ -352,11 +352,12 @@ void BlockTracker::thin() {
     for (const Process& process : processes_) last = std::max(last, process.step);
     // Down to three quarters, so that the next time is not at the next step. Cells longer than the run cannot help:
     // then every site has one point, and only sites are left to blame.
-    while (points_ > max_points_ / 4 * 3 && stride_ <= last) {
+    const std::size_t enough = max_points_ / 4 * 3;
+    while (points_ > enough && stride_ <= last) {
         stride_ *= 2;
         for (Process& process : processes_) thin(process);
     }
-    point_limit_ = std::max(max_points_, points_ * 2);
+    point_limit_ = points_ <= enough ? max_points_ : points_ * 2;
 }
 
 // Rewrites the points of one process for a stride that has just doubled.
