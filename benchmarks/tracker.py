@@ -13,8 +13,8 @@ With --parquet the training stream is written as zstd parts first, and `blocks.t
 the same single core: what the analysis of a finished run costs up to the tables.
 
 The rate is events per second of CPU time of one core, the wall clock's beside it: the two differ when the machine has
-other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the libraries
-and the events in flight; "idle" is the same before the first event.
+other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the
+libraries and the events in flight; "idle" is the same before the first event.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class Stopwatch:
 def report(name: str, tracked: blocks.Tracked, events: int, spent: Stopwatch, tables: Stopwatch, idle: int) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
-        f"{name:<9}{events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s (wall {events / spent.wall / 1e6:.2f})  "
+        f"{name:<9}{events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s "
+        f"(wall {events / spent.wall / 1e6:.2f})  "
         f"tables {tables.cpu * 1e3:4.0f} ms   "
         f"peak RSS {peak / GIB:.2f} GiB (idle {idle / GIB:.2f})   {len(tracked.sites['process']):,} sites, "
         f"{len(tracked.site_steps['site']):,} points, {len(tracked.live['ptr']):,} live blocks, "

@@ -339,6 +339,11 @@ EVENTS = st.tuples(
 )
 
 
+def small_draw(process: int, kind: int, slot: int, ahead: int, stack_py: int) -> tuple[Any, ...]:
+    """A draw of EVENTS with everything else fixed."""
+    return process, kind, slot, 512, ahead, stack_py, 0, 1, 0, (DeviceType.CPU, Pool.HOST), -1, 0, 1
+
+
 def stream(drawn: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Event]]:
     """Turns draws into (process, event)."""
     steps = [0, 0, 3]
@@ -387,11 +392,15 @@ def test_any_stream_is_tracked_as_by_the_model(drawn: list[tuple[Any, ...]], cut
 @given(st.integers(0, 2**32), st.integers(4, 60))
 def test_thinned_points_are_those_of_a_coarser_grid(seed: int, max_points: int) -> None:
     chance = random.Random(seed)
-    where = (DeviceType.CPU, Pool.HOST)
     kinds, ahead = [Kind.MALLOC, Kind.FREE], [0, 0, 0, 1, 1, 2]
     drawn = [
-        (chance.choice((0, 0, 1)), chance.choice(kinds), chance.randrange(9), 512, chance.choice(ahead))
-        + (chance.randrange(4), 0, 1, 0, where, -1, 0, 1)
+        small_draw(
+            chance.choice((0, 0, 1)),
+            chance.choice(kinds),
+            chance.randrange(9),
+            chance.choice(ahead),
+            chance.randrange(4),
+        )
         for _ in range(chance.randrange(50, 400))
     ]
     tracker, model = run_both(list(stream(drawn)), chance, max_points=max_points)
@@ -679,9 +688,11 @@ def track(*args: Any, **options: Any) -> blocks.Tracked:
 @pytest.mark.parametrize("long_turns", [True, False])
 def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns: bool) -> None:
     chance = random.Random(1)
+    kinds = (Kind.MALLOC, Kind.FREE)
     drawn = [
-        (chance.randrange(3), chance.choice((Kind.MALLOC, Kind.FREE)), chance.randrange(6), 512, chance.choice((0, 1)))
-        + (chance.randrange(3), 0, 1, 0, (DeviceType.CPU, Pool.HOST), -1, 0, 1)
+        small_draw(
+            chance.randrange(3), chance.choice(kinds), chance.randrange(6), chance.choice((0, 1)), chance.randrange(3)
+        )
         for _ in range(600)
     ]
     events = list(stream(drawn))
