@@ -249,7 +249,8 @@ def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest) -> Growth | 
     if size is None or distance is None or not _steady(events, np.maximum(change, 0), last, limits):
         return None
     total = int(live_bytes[last] - live_bytes[onset - 1])
-    if onset > 2 or abs(live_bytes[last] * distance - size * (last + 1)) > size * distance:
+    missing = size * (last + 1) - int(live_bytes[last]) * distance
+    if onset > 2 or not 0 <= missing <= size:
         return None
     p_value, slope, low, high = test(live_bytes[window])
     if p_value > limits.alpha or low <= 0:
