@@ -104,14 +104,14 @@ class CsvDialect:
         return f"{key}:"
 
     def value(self, text: str) -> str:
-        return _printable(text).replace('"', '""')
+        return printable(text).replace('"', '""')
 
     def name(self, text: str, quoted: bool) -> str:
-        text = _harmless(_printable(text))
+        text = harmless(printable(text))
         return _quoted(text) if quoted or any(c in text for c in ',"') else text
 
     def stack(self, text: str) -> str:
-        return _quoted(_harmless(text)) if text else ""
+        return _quoted(harmless(text)) if text else ""
 
 
 class JsonDialect:
@@ -401,8 +401,8 @@ def stack_text(frames: Sequence[Any]) -> str:
 def frame_text(frame: Any) -> str:
     if frame.kind == "native":
         where = frame.function or f"+{frame.line:#x}"
-        return _printable(f"{frame.file}({where}) [{frame.line:#x}]")
-    return _printable(f"{frame.file}({frame.line}): {frame.function}")
+        return printable(f"{frame.file}({where}) [{frame.line:#x}]")
+    return printable(f"{frame.file}({frame.line}): {frame.function}")
 
 
 def split_pairs(text: str) -> list[tuple[str, str]]:
@@ -490,11 +490,11 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Control characters as \\xNN: a line break or NUL inside a name would break the table for many readers."""
     return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """A cell that begins with = + - @ is run as a formula by spreadsheets; a leading apostrophe makes it text."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") and text else text
