@@ -15,13 +15,15 @@ What holds in every file, where upstream's did not:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import event_columns, rows_by_ring
 from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
 from msmemscope.report.dump_rows import (
     CPU,
@@ -35,7 +37,7 @@ from msmemscope.report.dump_rows import (
     event_type,
     stack_text,
 )
-from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind
 
 if TYPE_CHECKING:
     from msmemscope.tables import Process, Run
@@ -94,8 +96,6 @@ def write_dumps(
     progress: Progress | None = None,
 ) -> DumpReport:
     """Writes the files of every process of `ranks` (all). OSError when the disk is full; nothing half stays behind."""
-    from msmemscope._kernel import BlockTracker
-
     report = DumpReport()
     selection = selection or Selection()
     names = directory_names(run.processes)
@@ -104,7 +104,7 @@ def write_dumps(
     for done, rank in enumerate(wanted):
         if progress:
             progress(f"writing {format} files", done, len(wanted))
-        tracker = BlockTracker(0)
+        tracker = BlockTracker()
         builder = RowBuilder(run, dialect_of(format), stack_depth=selection.stack_depth)
         writers: dict[int, _ProcessWriter] = {}
         for index, process in enumerate(p for p in run.processes if p.rank == rank):
@@ -151,7 +151,10 @@ def affordable_stack_depth(run: Run, sites: dict[str, Any], limit_bytes: int) ->
                 counts[stack] = counts.get(stack, 0) + 2 * allocs
     lengths = {stack: _lengths(run.stack(stack)) for stack in counts}
     for depth in (None, 16, 8, 4, 2, 1):
-        total = sum(n * lengths[stack][-1 if depth is None else min(depth, len(lengths[stack]) - 1)] for stack, n in counts.items())
+        total = sum(
+            n * lengths[stack][-1 if depth is None else min(depth, len(lengths[stack]) - 1)]
+            for stack, n in counts.items()
+        )
         if total <= limit_bytes:
             return depth
     return 0
@@ -165,18 +168,14 @@ def _lengths(frames: Sequence[Any]) -> list[int]:
     return sums
 
 
-def events_of_rank(run: Run, rank: int | None) -> Iterable[tuple[int, Columns]]:
-    """The events of one rank as numpy columns, process by process, in the order of their rings."""
-    for batch in run.events(rank=-1 if rank is None else rank, columns=[*EVENT_COLUMNS, "ring"]):
-        rings = np.asarray(batch.column("ring").to_numpy(zero_copy_only=False), dtype=np.uint64)
-        columns = {
-            name: np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.dtype(kind))
-            for name, kind in EVENT_COLUMNS.items()
-        }
-        distinct = np.unique(rings)
-        for ring in distinct.tolist():
-            mask = rings == ring
-            yield ring, columns if len(distinct) == 1 else {name: column[mask] for name, column in columns.items()}
+def events_of_rank(run: Run, rank: int | None) -> Iterator[tuple[int, Columns]]:
+    """The events of one rank (None: of the processes that are no rank) as numpy columns, ring by ring."""
+    rings = {process.ring for process in run.processes if process.rank == rank}
+    for batch in run.events(rank=rank, columns=[*EVENT_COLUMNS, "ring"]):
+        columns = event_columns(batch, tuple(EVENT_COLUMNS))
+        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            if ring in rings:
+                yield ring, {name: column[rows] for name, column in columns.items()}
 
 
 class Chronology:
@@ -271,7 +270,10 @@ class _ProcessWriter:
             inside = np.isin(columns["step"], self._steps)
             free = columns["kind"] == Kind.FREE
             keep &= inside | free | (columns["kind"] == Kind.SYSTEM)
-            columns = {**columns, "flags": np.where(free & ~inside, columns["flags"] | Flag.SYNTHETIC, columns["flags"])}
+            columns = {
+                **columns,
+                "flags": np.where(free & ~inside, columns["flags"] | np.uint8(Flag.SYNTHETIC), columns["flags"]),
+            }
         return columns if keep.all() else {name: column[keep] for name, column in columns.items()}
 
     def _take(self, columns: Columns | None) -> None:
@@ -279,7 +281,7 @@ class _ProcessWriter:
         for start in range(0, 0 if columns is None else len(columns["ts"]), _ROWS_AT_ONCE):
             assert columns is not None
             rows = _cut(columns, start, start + _ROWS_AT_ONCE)
-            known = self._tracker.feed(self._index, len(rows["ts"]), rows, True)
+            known = self._tracker.feed(self._index, len(rows["ts"]), rows | self._unwatched(len(rows["ts"])), True)
             rows = {
                 **rows,
                 "allocation_id": known["allocation_id"].astype(np.int64),
@@ -290,6 +292,11 @@ class _ProcessWriter:
             rows = self._with_frees_of_replaced_blocks(rows, known)
             keep = (rows["kind"] != Kind.FREE) | (rows["allocation_id"] != 0)
             self._write(rows if keep.all() else {name: column[keep] for name, column in rows.items()})
+
+    @staticmethod
+    def _unwatched(n: int) -> Columns:
+        """Columns by which the tracker would keep tables per step and call stack: nobody asks for them here."""
+        return {name: np.zeros(n, np.dtype(EVENT_COLUMNS[name])) for name in ("step", "stack_py", "stack_c")}
 
     def _with_frees_of_replaced_blocks(self, rows: Columns, known: dict[str, Any]) -> Columns:
         at = np.flatnonzero(known["ended_id"])
@@ -414,6 +421,3 @@ def _cut(columns: Columns, start: int, stop: int) -> Columns:
 def _stamp(second: int) -> str:
     """Local time as upstream writes it into names."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(second))
-
-
-__all__ = ["DeviceType", "DumpReport", "Pool", "Selection", "affordable_stack_depth", "directory_names", "write_dumps"]

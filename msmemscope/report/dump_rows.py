@@ -159,7 +159,9 @@ class RowBuilder:
             index = np.flatnonzero(np.isin(kinds, kinds_of_group))
             if len(index):
                 parts.append(index)
-                chosen = {name: column[index] for name, column in columns.items()} if len(index) < len(kinds) else columns
+                chosen = (
+                    {name: column[index] for name, column in columns.items()} if len(index) < len(kinds) else columns
+                )
                 cells.append(group(self, chosen))
         order = np.argsort(np.concatenate(parts), kind="stable") if len(parts) > 1 else None
         merged = []
@@ -341,7 +343,9 @@ class RowBuilder:
             if isinstance(value, str) or value.null_count == 0:
                 parts += [begin, value, end]
             else:
-                parts.append(pc.fill_null(pc.binary_join_element_wise(_big(begin), value, _big(end), _big("")), _big("")))
+                parts.append(
+                    pc.fill_null(pc.binary_join_element_wise(_big(begin), value, _big(end), _big("")), _big(""))
+                )
         if tail is not None:
             parts.append(tail)
         body = pc.binary_join_element_wise(*(_big(p) if isinstance(p, str) else p for p in parts), _big(""))
@@ -440,7 +444,8 @@ def _device_cells(columns: Columns, home: str) -> Texts:
     codes = np.where(columns["kind"] == Kind.STEP, -1, codes)
     distinct, inverse = np.unique(codes, return_inverse=True)
     cells = [
-        home if code < 0 else device_id(int(code) >> 32, int(np.int32(np.uint32(int(code) & 0xFFFFFFFF)))) for code in distinct
+        home if code < 0 else device_id(int(code) >> 32, int(np.int32(np.uint32(int(code) & 0xFFFFFFFF))))
+        for code in distinct
     ]
     return _texts(cells).take(pa.array(inverse))
 

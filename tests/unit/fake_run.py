@@ -96,7 +96,7 @@ class FakeRun:
         self, *, rank: int | None = None, columns: Sequence[str] | None = None, kinds: Any = None
     ) -> Iterator[pa.RecordBatch]:
         for process in self.processes:
-            if rank is not None and (-1 if process.rank is None else process.rank) != rank:
+            if rank is not None and process.rank != rank:
                 continue
             events = self._events[process.ring]
             for start in range(0, len(events), self._batch_rows):

@@ -115,7 +115,9 @@ def test_address_given_out_again_without_a_free(tmp_path: Path) -> None:
 
     rows = read_csv(only_file(tmp_path))
     check_accounting(rows)
-    events = [(row["Event"], attr["allocation_id"], attr["size"], attr.get("shadow")) for row, attr in memory_rows(rows)]
+    events = [
+        (row["Event"], attr["allocation_id"], attr["size"], attr.get("shadow")) for row, attr in memory_rows(rows)
+    ]
     assert events == [
         ("MALLOC", "1", "100", None),
         ("FREE", "1", "100", "true"),
@@ -240,7 +242,7 @@ def test_texts_cannot_break_the_table(tmp_path: Path) -> None:
     assert rows["KERNEL_LAUNCH"]["Name"] == 'a,"b' and rows["KERNEL_LAUNCH"]["Attr"] == "{streamId:2,taskId:7}"
     assert (rows["ATEN_START"]["Event"], rows["ATEN_START"]["Name"]) == ("OP_LAUNCH", "aten::add")
     assert (rows["Range_start"]["Name"], rows["Range_end"]["Name"]) == ("step start", "Range end from id 9")
-    assert rows["HOST"]["Call Stack(Python)"] == "'@\"quoted\", file.py(3): f,\\x0ag\n"
+    assert rows["HOST"]["Call Stack(Python)"] == '\'@"quoted", file.py(3): f,\\x0ag\n'
     assert '"step start"' in only_file(tmp_path).read_text()
     with sqlite3.connect(only_file(tmp_path, format="db")) as db:
         names = dict(db.execute('SELECT "Event Type", "Name" FROM memscope_dump WHERE "Event" <> "FREE"'))
