@@ -13,19 +13,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
-from msmemscope.report.dump import Progress
+from msmemscope.errors import InputError
+from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.dump_rows import frame_text, printable
 from msmemscope.report.summary import Holding, Summary
-
-if TYPE_CHECKING:
-    from msmemscope.report.outputs import Analysis
+from msmemscope.tables import Run
 
 MIB = 1 << 20
 _FRAMES = 6  # of a finding's stack
@@ -70,13 +69,8 @@ def plain_text(analysis: Analysis, rank: int | None = None) -> str:
 
 def summary_text(path: str | Path, *, rank: int | None = None, progress: Progress | None = None) -> str:
     """What `msmemscope summary` prints. RunError for a directory that is no run; InputError for an unknown rank."""
-    from msmemscope.report.outputs import analyse
-    from msmemscope.tables import Run
-
     run = Run(path)
     if rank is not None and rank not in run.ranks:
-        from msmemscope.errors import InputError
-
         there = f"its ranks are {fold_ranks(run.ranks)}" if run.ranks else "its processes are no ranks"
         raise InputError(f"{path}: no rank {rank} was recorded; {there}")
     return plain_text(analyse(run, progress=progress), rank)
@@ -120,7 +114,9 @@ def _plain(section: Section) -> Iterator[str]:
         table = (section.header, *section.rows)
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         for row in table:
-            cells = (c.ljust(w) if i in (1, 2) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+            cells = (
+                c.ljust(w) if i in (1, 2) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
             yield ("  " + "  ".join(cells)).rstrip()
     yield ""
 
@@ -146,7 +142,10 @@ def _job(summary: Summary) -> Section:
     if summary.doubtful:
         what = ", ".join(f"{kind} {n:,}" for kind, n in sorted(summary.doubtful.items()))
         lines.append(f"Doubtful: {what}")
-    return Section(title=f"msMemScope {printable(summary.run)}: {printable(summary.program) or 'unknown program'}", lines=tuple(lines))
+    return Section(
+        title=f"msMemScope {printable(summary.run)}: {printable(summary.program) or 'unknown program'}",
+        lines=tuple(lines),
+    )
 
 
 # --- findings -----------------------------------------------------------------------------------------------------
@@ -231,7 +230,11 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
     devices = list(_blocks_by_device(analysis, rank))
     for number, (name, rows) in enumerate(devices):
         if rank is None and number == _DEVICES:
-            yield Section(lines=(f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --rank R",))
+            yield Section(
+                lines=(
+                    f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --rank R",
+                )
+            )
             return
         live = analysis.tracked.live
         shown = rows if rank is not None else rows[:_BLOCKS]
@@ -258,7 +261,10 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
     distinct, inverse = np.unique(stacks, return_inverse=True)
     lines = [_user_line(analysis.run.stack(int(stack))) for stack in distinct]
     for finding in leaks:
-        wanted = {(finding.file, finding.line), *((p["file"], p["line"]) for p in finding.evidence.get("absorbed") or [])}
+        wanted = {
+            (finding.file, finding.line),
+            *((p["file"], p["line"]) for p in finding.evidence.get("absorbed") or []),
+        }
         match = np.array([line in wanted for line in lines], bool)[inverse]
         match &= np.isin(ranks, finding.ranks) if finding.ranks else ranks < 0
         match &= (live["step"] >= finding.first_step) & (live["step"] <= finding.last_step)
@@ -284,14 +290,18 @@ def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:
 def _gaps(analysis: Analysis, rank: int | None) -> Iterator[Section]:
     tracked = analysis.tracked
     tables = [table for table in gap_table(tracked.steps) if table.smallest or table.largest]
-    mine = [t for t in tables if tracked.processes[t.process].is_main and (rank is None or tracked.ranks[t.process] == rank)]
+    mine = [
+        t for t in tables if tracked.processes[t.process].is_main and (rank is None or tracked.ranks[t.process] == rank)
+    ]
     shown = mine if rank is not None else mine[:_DEVICES]
     for table in shown:
         number = tracked.ranks[table.process]
         device = table.device if number < 0 else f"{table.device} of rank {number}"
         yield Section(lines=tuple(_gap_lines(table, device)))
     if len(shown) < len(mine):
-        yield Section(lines=(f"... and {len(mine) - len(shown)} more: msmemscope summary {analysis.run.path} --rank R",))
+        yield Section(
+            lines=(f"... and {len(mine) - len(shown)} more: msmemscope summary {analysis.run.path} --rank R",)
+        )
 
 
 def _gap_lines(table: PoolGaps, device: str) -> Iterable[str]:

@@ -15,7 +15,7 @@ What holds in every file, where upstream's did not:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, rows_by_ring
+from msmemscope.report.analysed import Progress
 from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
 from msmemscope.report.dump_rows import (
     CPU,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("csv", "db")
 EVENTS = ("alloc", "free", "launch", "access")  # the words of --events
-
-Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
 # Rows held back while sorting by time. Threads of a process read the clock before they take their place in the
 # ring, so neighbours may be swapped; a thread that sleeps in between for longer than this many events gets the
@@ -90,27 +89,25 @@ def write_dumps(
     run: Run,
     out: Path,
     *,
-    format: str = "csv",
+    file_format: str = "csv",
     selection: Selection | None = None,
-    ranks: Iterable[int | None] | None = None,
     progress: Progress | None = None,
 ) -> DumpReport:
-    """Writes the files of every process of `ranks` (all). OSError when the disk is full; nothing half stays behind."""
+    """Writes the files of every process. OSError when the disk is full; nothing half stays behind."""
     report = DumpReport()
     selection = selection or Selection()
     names = directory_names(run.processes)
     wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
-    wanted = [rank for rank in wanted if ranks is None or rank in set(ranks)]
     for done, rank in enumerate(wanted):
         if progress:
-            progress(f"writing {format} files", done, len(wanted))
+            progress(f"writing {file_format} files", done, len(wanted))
         tracker = BlockTracker()
-        builder = RowBuilder(run, dialect_of(format), stack_depth=selection.stack_depth)
+        builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth)
         writers: dict[int, _ProcessWriter] = {}
         for index, process in enumerate(p for p in run.processes if p.rank == rank):
             tracker.add_process(index, -1)
             writers[process.ring] = _ProcessWriter(
-                process, index, tracker, builder, out / names[process.ring], format, selection, report
+                process, index, tracker, builder, out / names[process.ring], file_format, selection, report
             )
         try:
             for ring, columns in events_of_rank(run, rank):
@@ -123,7 +120,7 @@ def write_dumps(
                 writer.discard()
             raise
     if progress:
-        progress(f"writing {format} files", len(wanted), len(wanted))
+        progress(f"writing {file_format} files", len(wanted), len(wanted))
     return report
 
 
@@ -218,7 +215,7 @@ class _ProcessWriter:
         tracker: Any,
         builder: RowBuilder,
         directory: Path,
-        format: str,
+        file_format: str,
         selection: Selection,
         report: DumpReport,
     ) -> None:
@@ -227,7 +224,7 @@ class _ProcessWriter:
         self._tracker = tracker
         self._builder = builder
         self._directory = directory
-        self._format = format
+        self._format = file_format
         self._selection = selection
         self._report = report
         self._kinds = selection.kinds()
@@ -365,9 +362,9 @@ class _ProcessWriter:
 
     def _homes(self, rows: Columns) -> np.ndarray[Any, Any]:
         """The Device Id of the file each row belongs to; empty for rows that stand in all of them."""
-        codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) & 0xFFFF)
+        codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) + 1)
         distinct, inverse = np.unique(codes, return_inverse=True)
-        names = [device_id(int(code) >> 16, int(np.int16(np.uint16(int(code) & 0xFFFF)))) for code in distinct]
+        names = [device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct.tolist()]
         # A row that names no device (an operator, a mark) goes to the accelerator of the process, else to the CPU.
         accelerators = sorted(home for home in {*names, *self._files} if home not in (CPU, NOT_APPLICABLE))
         fallback = accelerators[0] if accelerators else CPU

@@ -67,7 +67,7 @@ class CsvFile:
 
     def close(self) -> None:
         self._file.close()
-        os.replace(self._temporary, self.path)
+        self._temporary.replace(self.path)
 
     def discard(self) -> None:
         self._file.close()
@@ -116,7 +116,7 @@ class DbFile:
     def close(self) -> None:
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._db.close()
-        os.replace(self._temporary, self.path)
+        self._temporary.replace(self.path)
 
     def discard(self) -> None:
         self._db.close()
@@ -127,12 +127,12 @@ class DbFile:
             Path(f"{self._temporary}{suffix}").unlink(missing_ok=True)
 
 
-def dialect_of(format: str) -> Dialect:
-    return JsonDialect() if format == "db" else CsvDialect()
+def dialect_of(file_format: str) -> Dialect:
+    return JsonDialect() if file_format == "db" else CsvDialect()
 
 
-def open_dump(path: Path, format: str) -> DumpFile:
-    return DbFile(path) if format == "db" else CsvFile(path)
+def open_dump(path: Path, file_format: str) -> DumpFile:
+    return DbFile(path) if file_format == "db" else CsvFile(path)
 
 
 def _temporary(path: Path) -> Path:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,7 @@ DUMPED_KINDS = (
 SHARED_KINDS = (Kind.STEP, Kind.SYSTEM)  # these stand in every device file of the process
 
 Columns = dict[str, np.ndarray[Any, Any]]
-Texts = pa.LargeStringArray
+Texts: TypeAlias = Any  # pa.LargeStringArray: pyarrow has no types
 Value = Texts | str
 Piece = tuple[str, Value]  # a key of Attr and its values; null leaves the key out of that row
 
@@ -68,9 +68,9 @@ Piece = tuple[str, Value]  # a key of Attr and its values; null leaves the key o
 class Lookup(Protocol):
     """What the rows need of a run: texts and stacks behind the ids."""
 
-    def string(self, id: int) -> str: ...
+    def string(self, id: int, /) -> str: ...  # noqa: A002 (the run's own name for it)
 
-    def stack(self, id: int) -> tuple[Any, ...]: ...
+    def stack(self, id: int, /) -> tuple[Any, ...]: ...  # noqa: A002
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class JsonDialect:
     def value(self, text: str) -> str:
         return json.dumps(text, ensure_ascii=False)[1:-1]
 
-    def name(self, text: str, quoted: bool) -> str:
+    def name(self, text: str, quoted: bool) -> str:  # noqa: ARG002 (as CsvDialect's)
         return text
 
     def stack(self, text: str) -> str:
@@ -250,7 +250,9 @@ class RowBuilder:
         names = self._spread(columns["name"], lambda text: self._dialect.name(text, quoted=True))
         ends = columns["kind"] == Kind.RANGE_END
         if ends.any():  # an end carries only the id of its range; upstream names it like this
-            texts = [self._dialect.name(f"Range end from id {id}", quoted=True) for id in columns["attr"].tolist()]
+            texts = [
+                self._dialect.name(f"Range end from id {number}", quoted=True) for number in columns["attr"].tolist()
+            ]
             names = pc.if_else(pa.array(ends), _texts(texts), names)
         return _constant("MSTX", n), types, names, _constant(NOT_APPLICABLE, n), self._no_attr(n)
 
@@ -327,7 +329,7 @@ class RowBuilder:
 
     def _spread(self, ids: np.ndarray[Any, Any], make: Callable[[str], str]) -> Texts:
         distinct, inverse = np.unique(ids, return_inverse=True)
-        return _texts([make(self._lookup.string(int(id))) for id in distinct]).take(pa.array(inverse))
+        return _texts([make(self._lookup.string(text)) for text in distinct.tolist()]).take(pa.array(inverse))
 
     def _no_attr(self, n: int) -> Texts:
         return _constant(self._dialect.attr_empty, n)
@@ -362,23 +364,23 @@ class RowBuilder:
             cells = _constant("", n)
         else:
             distinct, inverse = np.unique(columns[column], return_inverse=True)
-            cells = _texts([self._stack(int(id)) for id in distinct]).take(pa.array(inverse))
+            cells = _texts([self._stack(stack) for stack in distinct.tolist()]).take(pa.array(inverse))
         if column == "stack_py":
             lost = (columns["flags"] & Flag.STACK_LOST != 0) & (columns[column] == 0)
             if lost.any():
                 cells = pc.if_else(pa.array(lost), _big(self._dialect.stack("NA")), cells)
         return cells
 
-    def _stack(self, id: int) -> str:
-        if id == 0:
+    def _stack(self, stack: int) -> str:
+        if stack == 0:
             return ""
-        cell = self._stacks.get(id)
+        cell = self._stacks.get(stack)
         if cell is None:
-            cell = self._dialect.stack(stack_text(self._lookup.stack(id)[: self._depth]))
+            cell = self._dialect.stack(stack_text(self._lookup.stack(stack)[: self._depth]))
             if self._stack_chars > _KEPT_STACK_CHARS:
                 self._stacks.clear()
                 self._stack_chars = 0
-            self._stacks[id] = cell
+            self._stacks[stack] = cell
             self._stack_chars += len(cell)
         return cell
 
@@ -411,7 +413,7 @@ def frame_text(frame: Any) -> str:
 
 def split_pairs(text: str) -> list[tuple[str, str]]:
     """`k:v,k:v` as pairs. A comma belongs to the value unless an identifier and a colon follow it."""
-    starts = [match for match in re.finditer(r"(?:^|,)(\w+):", text)]
+    starts = list(re.finditer(r"(?:^|,)(\w+):", text))
     ends = [*(match.start() for match in starts), len(text)][1:]
     return [(match[1], text[match.end() : end]) for match, end in zip(starts, ends, strict=True)]
 
@@ -440,13 +442,11 @@ def _event_types(columns: Columns) -> Texts:
 
 
 def _device_cells(columns: Columns, home: str) -> Texts:
-    codes = columns["device_type"].astype(np.int64) << 32 | (columns["device"].astype(np.int64) & 0xFFFFFFFF)
-    codes = np.where(columns["kind"] == Kind.STEP, -1, codes)
+    steps = columns["kind"] == Kind.STEP
+    types, devices = columns["device_type"].astype(np.int64), columns["device"].astype(np.int64)
+    codes = np.where(steps, -1, types << 16 | (devices + 1))
     distinct, inverse = np.unique(codes, return_inverse=True)
-    cells = [
-        home if code < 0 else device_id(int(code) >> 32, int(np.int32(np.uint32(int(code) & 0xFFFFFFFF))))
-        for code in distinct
-    ]
+    cells = [home if code < 0 else device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct.tolist()]
     return _texts(cells).take(pa.array(inverse))
 
 

@@ -8,41 +8,30 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msmemscope.analysis.blocks import Tracked, track
-from msmemscope.analysis.findings import Finding
-from msmemscope.analysis.leaks import find_leaks
-from msmemscope.collect.config import Config, write_config_json
+from msmemscope.collect.config_json import write_config_json
+from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
+from msmemscope.report.analysed import Progress, analyse, config_of
 from msmemscope.report.cluster import put_in_place, write_cluster
 from msmemscope.report.console import plain_text
 from msmemscope.report.dump import (
     EVENTS,
     DumpReport,
-    Progress,
     Selection,
     affordable_stack_depth,
     write_dumps,
 )
-from msmemscope.report.summary import Summary, summarise
+from msmemscope.report.summary import Summary
 from msmemscope.tables import Run
 
 # Whole stacks are written into every row as long as they take no more than this, or this share of the free disk.
 _STACK_BYTES = 2 << 30
 _STACK_SHARE_OF_DISK = 0.1
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """What is known about a run before anything is written."""
-
-    run: Run
-    tracked: Tracked
-    summary: Summary
 
 
 @dataclass
@@ -61,7 +50,8 @@ class OutputError(MemscopeError):
     """Some outputs could not be written; the rest was, and the run itself is whole."""
 
     def __init__(self, outcome: Outcome) -> None:
-        super().__init__(f"{outcome.failures[0]}; the events are kept, so make room and run: msmemscope analyze {outcome.run_path}")
+        again = f"the events are kept, so make room and run: msmemscope analyze {outcome.run_path}"
+        super().__init__(f"{outcome.failures[0]}; {again}")
         self.outcome = outcome
 
 
@@ -73,7 +63,7 @@ def write_outputs(
     RunError when it is not a run; OutputError, after everything else was written, when something could not be.
     """
     run = Run(run_dir)
-    settings = _config(run, config)
+    settings = config_of(run, config)
     analysis = analyse(run, settings, progress=progress)
     summary = analysis.summary
     outcome = Outcome(run.path, summary, plain_text(analysis))
@@ -87,49 +77,19 @@ def write_outputs(
         stack_depth=depth,
     )
     report = DumpReport()
-    outcome.files += _written(
-        outcome,
-        f"the per-device {settings.format} files",
-        lambda: write_dumps(
-            run, run.path, file_format=settings.format, selection=selection, report=report, progress=progress
-        ).files,
-    )
+
+    def dump() -> list[Path]:
+        nonlocal report
+        report = write_dumps(run, run.path, file_format=settings.format, selection=selection, progress=progress)
+        return report.files
+
+    outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)
     for directory in sorted({path.parents[2] for path in report.files}):
         _written(outcome, str(directory / "config.json"), lambda to=directory: [_write_config(settings, to)])
     outcome.notes += _notes(report, depth)
     if outcome.failures:
         raise OutputError(outcome)
     return outcome
-
-
-def analyse(run: Run, config: Config | None = None, *, progress: Progress | None = None) -> Analysis:
-    """Tracks the blocks of a run and looks for leaks, if the configuration has that analysis."""
-    config = _config(run, config)
-    total = sum(int(entry.get("events") or 0) for entry in run.info.get("roll_call", []))
-    tracked = track(run, progress=progress and (lambda done: progress("following the blocks", done, max(total, done))))
-    findings: Sequence[Finding] = ()
-    if "leaks" in config.active_analysis:
-        findings = find_leaks(tracked, run.stack, capacity=_capacity(run))
-    return Analysis(run, tracked, summarise(run, tracked, findings))
-
-
-def _config(run: Run, config: Config | Mapping[str, Any] | None) -> Config:
-    if isinstance(config, Config):
-        return config
-    recorded = config if config is not None else run.info.get("config")
-    return Config.from_dict(recorded) if isinstance(recorded, Mapping) else Config()
-
-
-def _capacity(run: Run) -> dict[str, int]:
-    """Bytes of every device, "<host>/<device>": what the agents' samples say."""
-    hosts = {process.ring: process.host for process in run.processes}
-    capacity: dict[str, int] = {}
-    for sample in run.usage().select(["ring", "device", "total"]).group_by(["ring", "device"]).aggregate([("total", "max")]).to_pylist():
-        host, total = hosts.get(sample["ring"]), sample["total_max"]
-        if host is not None and total and total > 0:
-            place = f"{host}/{sample['device']}"
-            capacity[place] = max(int(total), capacity.get(place, 0))
-    return capacity
 
 
 def _stack_bytes(path: Path) -> int:

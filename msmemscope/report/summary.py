@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,7 +221,7 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
     complete = np.minimum.reduceat(np.asarray(steps["complete"])[order].astype(np.int8), begins_step) > 0
     step = step[begins_step]
     bounds = [*np.flatnonzero(begins_pool[begins_step]).tolist(), len(step)]
-    for begin, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, stop in pairwise(bounds):
         rank, attempt, device_type, device, pool = (int(key[begins_step[begin]]) for key in keys_sorted)
         window = np.arange(begin, stop)[complete[begin:stop] & (step[begin:stop] >= 1)]
         growth = int(end[window[-1]] - end[window[0]]) if len(window) else 0

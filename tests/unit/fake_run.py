@@ -66,14 +66,12 @@ class FakeRun:
         return sorted({p.rank for p in self.processes if p.rank is not None})
 
     def text(self, text: str) -> int:
-        id = len(self.strings) + 1
-        self.strings[id] = text
-        return id
+        self.strings[len(self.strings) + 1] = text
+        return len(self.strings)
 
     def frames(self, *frames: Frame) -> int:
-        id = len(self.stacks) + 1
-        self.stacks[id] = frames
-        return id
+        self.stacks[len(self.stacks) + 1] = frames
+        return len(self.stacks)
 
     def add(self, kind: Kind, ts: int, ring: int = 1, **fields: int) -> None:
         event = dict.fromkeys(EVENT_COLUMNS, 0) | {"used": -1, "total": -1, "device": -1, "tid": 100}
@@ -86,15 +84,13 @@ class FakeRun:
     def free(self, ts: int, ptr: int, size: int = 0, **fields: int) -> None:
         self.add(Kind.FREE, ts, ptr=ptr, size=size, **(_HOST | fields))
 
-    def string(self, id: int) -> str:
-        return self.strings.get(id, "" if id == 0 else "unknown")
+    def string(self, key: int) -> str:
+        return self.strings.get(key, "" if key == 0 else "unknown")
 
-    def stack(self, id: int) -> tuple[Frame, ...]:
-        return self.stacks.get(id, ())
+    def stack(self, key: int) -> tuple[Frame, ...]:
+        return self.stacks.get(key, ())
 
-    def events(
-        self, *, rank: int | None = None, columns: Sequence[str] | None = None, kinds: Any = None
-    ) -> Iterator[pa.RecordBatch]:
+    def events(self, *, rank: int | None = None, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for process in self.processes:
             if rank is not None and process.rank != rank:
                 continue

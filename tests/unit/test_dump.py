@@ -29,7 +29,8 @@ def attr_of(text: str) -> dict[str, str]:
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows and tuple(rows[0]) == COLUMNS
+    assert rows
+    assert tuple(rows[0]) == COLUMNS
     return rows
 
 
@@ -53,8 +54,8 @@ def check_accounting(rows: list[dict[str, str]]) -> None:
     assert ids == sorted(set(ids))
 
 
-def only_file(tmp_path: Path, device: str = "cpu", format: str = "csv") -> Path:
-    (path,) = tmp_path.glob(f"*/device_{device}/dump/memscope_dump_*.{format}")
+def only_file(tmp_path: Path, device: str = "cpu", file_format: str = "csv") -> Path:
+    (path,) = tmp_path.glob(f"*/device_{device}/dump/memscope_dump_*.{file_format}")
     return path
 
 
@@ -70,7 +71,8 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     report = write_dumps(run, tmp_path)
 
     path = only_file(tmp_path)
-    assert report.files == [path] and report.rows == 5
+    assert report.files == [path]
+    assert report.rows == 5
     assert re.fullmatch(r"msmemscope_4321_\d{14}_ascend", path.parts[-4])
     assert re.fullmatch(r"memscope_dump_\d{14}\.csv", path.name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -137,7 +139,8 @@ def test_free_of_a_block_never_seen_has_no_row(tmp_path: Path) -> None:
 
     rows = read_csv(only_file(tmp_path))
     check_accounting(rows)
-    assert len(rows) == 2 and report.unknown_frees == 1
+    assert len(rows) == 2
+    assert report.unknown_frees == 1
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -235,18 +238,20 @@ def test_texts_cannot_break_the_table(tmp_path: Path) -> None:
     run.add(Kind.RANGE_END, 6, attr=9)
 
     write_dumps(run, tmp_path)
-    write_dumps(run, tmp_path, format="db")
+    write_dumps(run, tmp_path, file_format="db")
 
     rows = {row["Event Type"]: row for row in read_csv(only_file(tmp_path)) if row["Event"] != "FREE"}
     assert rows["Mark"]["Name"] == '\'=cmd|"/c calc"!A1, or\\x0a\\x00 not'
-    assert rows["KERNEL_LAUNCH"]["Name"] == 'a,"b' and rows["KERNEL_LAUNCH"]["Attr"] == "{streamId:2,taskId:7}"
+    assert rows["KERNEL_LAUNCH"]["Name"] == 'a,"b'
+    assert rows["KERNEL_LAUNCH"]["Attr"] == "{streamId:2,taskId:7}"
     assert (rows["ATEN_START"]["Event"], rows["ATEN_START"]["Name"]) == ("OP_LAUNCH", "aten::add")
     assert (rows["Range_start"]["Name"], rows["Range_end"]["Name"]) == ("step start", "Range end from id 9")
     assert rows["HOST"]["Call Stack(Python)"] == '\'@"quoted", file.py(3): f,\\x0ag\n'
     assert '"step start"' in only_file(tmp_path).read_text()
-    with sqlite3.connect(only_file(tmp_path, format="db")) as db:
+    with sqlite3.connect(only_file(tmp_path, file_format="db")) as db:
         names = dict(db.execute('SELECT "Event Type", "Name" FROM memscope_dump WHERE "Event" <> "FREE"'))
-    assert names["Mark"] == nasty and names["KERNEL_LAUNCH"] == 'a,"b'
+    assert names["Mark"] == nasty
+    assert names["KERNEL_LAUNCH"] == 'a,"b'
 
 
 def test_access_and_oom_rows(tmp_path: Path) -> None:
@@ -258,7 +263,7 @@ def test_access_and_oom_rows(tmp_path: Path) -> None:
     run.add(Kind.OOM, 4, size=4096, ptr=0x1000, aux=2, **CUDA0)
 
     write_dumps(run, tmp_path)
-    write_dumps(run, tmp_path, format="db")
+    write_dumps(run, tmp_path, file_format="db")
 
     _, access, trigger, top, _ = read_csv(only_file(tmp_path, "0"))
     assert (access["Event"], access["Event Type"]) == ("ACCESS", "READ")
@@ -269,7 +274,8 @@ def test_access_and_oom_rows(tmp_path: Path) -> None:
     assert attr_of(top["Attr"])["pool"] == "CUDA"
     with sqlite3.connect(only_file(tmp_path, "0", "db")) as db:
         (attr,) = db.execute('SELECT "Attr" FROM memscope_dump WHERE "Event" = ?', ("ACCESS",)).fetchone()
-    assert json.loads(attr)["shape"] == 'torch.Size([32, "32"])' and json.loads(attr)["size"] == "4096"
+    assert json.loads(attr)["shape"] == 'torch.Size([32, "32"])'
+    assert json.loads(attr)["size"] == "4096"
 
 
 def test_database_has_upstreams_table(tmp_path: Path) -> None:
@@ -278,9 +284,9 @@ def test_database_has_upstreams_table(tmp_path: Path) -> None:
     run.malloc(2, 0x1000, 512, tid=0)
     run.free(3, 0x1000)
 
-    write_dumps(run, tmp_path, format="db")
+    write_dumps(run, tmp_path, file_format="db")
 
-    path = only_file(tmp_path, format="db")
+    path = only_file(tmp_path, file_format="db")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     with sqlite3.connect(path) as db:
@@ -289,7 +295,8 @@ def test_database_has_upstreams_table(tmp_path: Path) -> None:
         rows = db.execute("SELECT * FROM memscope_dump").fetchall()
     integers = {"ID", "Timestamp(ns)", "Process Id", "Thread Id"}
     assert columns == [(name, "INTEGER" if name in integers else "TEXT") for name in COLUMNS]
-    assert rows[0][:4] == (0, "SYSTEM", "START_TRACE", "N/A") and rows[0][9:] == ("{}", "", "")
+    assert rows[0][:4] == (0, "SYSTEM", "START_TRACE", "N/A")
+    assert rows[0][9:] == ("{}", "", "")
     assert rows[1][:9] == (1, "MALLOC", "HOST", "N/A", WALL_OFFSET + 2, 7, "N/A", "cpu", "0x0000000000001000")
     attr = '{"allocation_id":"1","addr":"0x0000000000001000","size":"512","used":"512","total":"512"}'
     assert rows[1][9:] == (attr, "", "")
