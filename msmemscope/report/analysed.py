@@ -40,9 +40,10 @@ def analyse(
 
     tracked = track(run, progress=tell)
     findings: Sequence[Finding] = ()
-    if "leaks" in config_of(run, config).active_analysis:
+    look = "leaks" in config_of(run, config).active_analysis
+    if look:
         findings = find_leaks(tracked, run.stack, capacity=capacity(run))
-    return Analysis(run, tracked, summarise(run, tracked, findings))
+    return Analysis(run, tracked, summarise(run, tracked, findings, leaks_looked_for=look))
 
 
 def config_of(run: Run, config: Config | Mapping[str, Any] | None = None) -> Config:

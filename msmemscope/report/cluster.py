@@ -155,7 +155,7 @@ def findings_table(findings: Sequence[Finding]) -> pa.Table:
     for finding in findings:
         row = finding_as_json(finding)
         row["ranks"] = list(finding.ranks)
-        row["evidence"] = json.dumps(finding.evidence, default=_jsonable, sort_keys=True)
+        row["evidence"] = json.dumps(_clean(finding.evidence), default=_jsonable, sort_keys=True)
         rows.append(_clean(row))
     return pa.Table.from_pylist(rows, schema=_FINDINGS_SCHEMA)
 

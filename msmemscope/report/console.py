@@ -30,7 +30,7 @@ MIB = 1 << 20
 _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
 _DEVICES = 8  # with a block of their own in upstream's part
-_BLOCKS = 10  # lines of leaked blocks per device
+_BLOCKS = 4  # lines of leaked blocks per device
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
 _POOL_TITLES = {
@@ -60,6 +60,7 @@ def sections(analysis: Analysis, rank: int | None = None) -> list[Section]:
         *_ranks(summary, rank),
         *_leaked_blocks(analysis, rank),
         *_gaps(analysis, rank),
+        *([_verdict(analysis)] if rank is None else []),
     ]
 
 
@@ -156,8 +157,10 @@ def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
     if leaks:
         for number, finding in enumerate(leaks, 1):
             yield Section(title=f"LEAK {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="bad")
+    elif not summary.leaks_looked_for:
+        yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
     elif summary.last_step is not None and not summary.notes:
-        yield Section(title="No leak was found.", tone="good")
+        yield Section(title="No leak was found." if rank is None else f"No leak was found on rank {rank}.", tone="good")
     for note in summary.notes:
         if rank is None or not note.ranks or rank in note.ranks:
             yield Section(title=f"Note: {note.sentence}", tone="doubt")
@@ -183,6 +186,26 @@ def _excerpt(finding: Finding) -> Iterator[str]:
             yield f"      {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
     if finding.advice:
         yield f"    {finding.advice}"
+
+
+def _verdict(analysis: Analysis) -> Section:
+    """The last line, which stays in sight however long the rest was."""
+    leaks = analysis.summary.leaks
+    if leaks:
+        said = "; ".join(f"{_who(finding)} at {Path(finding.file).name}:{finding.line}" for finding in leaks[:3])
+        more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
+        verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {said}{more}"
+    elif not analysis.summary.leaks_looked_for or analysis.summary.notes or analysis.summary.last_step is None:
+        verdict = "nothing can be said about leaks"
+    else:
+        verdict = "no leak found"
+    return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path}",))
+
+
+def _who(finding: Finding) -> str:
+    if not finding.ranks:
+        return "the program"
+    return f"rank{'' if len(finding.ranks) == 1 else 's'} {fold_ranks(finding.ranks)}"
 
 
 # --- ranks --------------------------------------------------------------------------------------------------------
@@ -240,6 +263,7 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
         shown = rows if rank is not None else rows[:_BLOCKS]
         lines = [
             f"{_pool_title(pool_name(int(live['pool'][row])))}: {int(live['size'][row]) / MIB:.6f} MB at "
+            # Upstream's kernel_<k> counts the kernel launches seen so far; no source records launches yet.
             f"{int(live['ptr'][row]):#x}, kernel_0, allocated in step {int(live['step'][row])}"
             for row in shown.tolist()
         ]
@@ -272,12 +296,15 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
     if rank is not None:
         marks &= ranks == rank
     rows = np.flatnonzero(marks)
-    keys = [(int(ranks[r]), int(live["device_type"][r]), int(live["device"][r])) for r in rows.tolist()]
-    for key in sorted(set(keys)):
-        mine = rows[[k == key for k in keys]]
-        device = device_name(key[1], key[2])
-        name = device if key[0] < 0 else f"{device} of rank {key[0]}"
-        yield name, mine[np.lexsort((live["allocation_id"][mine], live["step"][mine]))]
+    keys = np.stack([ranks[rows], live["device_type"][rows], live["device"][rows]], axis=1)
+    distinct_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
+    for number, (owner, device_type, device) in enumerate(distinct_keys.tolist()):
+        mine = rows[inverse.reshape(-1) == number]
+        name = device_name(device_type, device)
+        yield (
+            name if owner < 0 else f"{name} of rank {owner}",
+            mine[np.lexsort((live["allocation_id"][mine], live["step"][mine]))],
+        )
 
 
 def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:

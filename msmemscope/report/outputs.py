@@ -84,8 +84,8 @@ def write_outputs(
         return report.files
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)
-    for directory in sorted({path.parents[2] for path in report.files}):
-        _written(outcome, str(directory / "config.json"), lambda to=directory: [_write_config(settings, to)])
+    directories = sorted({path.parents[2] for path in report.files})
+    outcome.files += _written(outcome, "config.json", lambda: [_write_config(settings, to) for to in directories])
     outcome.notes += _notes(report, depth)
     if outcome.failures:
         raise OutputError(outcome)

@@ -66,6 +66,7 @@ class Summary:
     anomalies: dict[str, dict[str, int]]  # pairing oddities: count and bytes
     holdings: tuple[Holding, ...]
     findings: tuple[Finding, ...] = field(default=())
+    leaks_looked_for: bool = True  # not under --steps, nor with an --analysis that leaves it out
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
@@ -102,6 +103,7 @@ class Summary:
             "events": self.events,
             "losses": self.losses,
             "anomalies": self.anomalies,
+            "leaks_looked_for": self.leaks_looked_for,
             "leaks": len(self.leaks),
             "leaked_bytes": sum(f.bytes for f in self.leaks),
             "findings": [finding_as_json(finding) for finding in self.findings],
@@ -136,7 +138,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding]) -> Summary:
+def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding], *, leaks_looked_for: bool = True) -> Summary:
     """Pure: the same run and findings give the same summary."""
     info = run.info
     processes = run.processes
@@ -163,6 +165,7 @@ def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding]) -> Summar
         anomalies=_anomalies(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
         findings=tuple(findings),
+        leaks_looked_for=leaks_looked_for,
     )
 
 

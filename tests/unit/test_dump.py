@@ -10,8 +10,9 @@ import sqlite3
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
-from fake_run import SECOND, WALL_OFFSET, FakeRun, Frame, Process
+from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 
 from msmemscope.report import dump
 from msmemscope.report.dump import Selection, affordable_stack_depth, write_dumps
@@ -60,8 +61,8 @@ def only_file(tmp_path: Path, device: str = "cpu", file_format: str = "csv") -> 
 
 
 def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1, pid=4321)])
-    stack = run.frames(Frame("/src/train.py", "f", 10), Frame("/src/train.py", "<module>", 11))
+    run = FakeRun([process(1, pid=4321)])
+    stack = run.frames(frame("/src/train.py", "f", 10), frame("/src/train.py", "<module>", 11))
     run.add(Kind.SYSTEM, 10, aux=SystemEvent.START_TRACE)
     run.malloc(11, 0x1000, 512, stack_py=stack, used=512)
     run.add(Kind.STEP, 12, step=1, attr=1, aux=StepSource.API)
@@ -77,7 +78,8 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     assert re.fullmatch(r"memscope_dump_\d{14}\.csv", path.name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().splitlines()[0] == (
-        "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)"
+        "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,"
+        "Call Stack(Python),Call Stack(C)"
     )
     start, malloc, step, free, stop = read_csv(path)
     assert (start["Event"], start["Event Type"], start["Device Id"]) == ("SYSTEM", "START_TRACE", "N/A")
@@ -94,7 +96,7 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
 
 
 def test_block_alive_at_the_end_has_both_rows(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 100)
     run.malloc(2, 0x2000, 50)
     run.free(3, 0x2000)
@@ -108,7 +110,7 @@ def test_block_alive_at_the_end_has_both_rows(tmp_path: Path) -> None:
 
 
 def test_address_given_out_again_without_a_free(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 100)
     run.malloc(2, 0x1000, 70)
     run.free(3, 0x1000)
@@ -130,7 +132,7 @@ def test_address_given_out_again_without_a_free(tmp_path: Path) -> None:
 
 
 def test_free_of_a_block_never_seen_has_no_row(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 100)
     run.free(2, 0x9000, 4096)
     run.free(3, 0x1000, 100)
@@ -150,7 +152,7 @@ def test_accounting_holds_on_random_streams(tmp_path: Path, seed: int, monkeypat
     monkeypatch.setattr(dump, "_ROWS_AT_ONCE", 50)
     monkeypatch.setattr(dump.Chronology.__init__, "__defaults__", (16,))
     chance = random.Random(seed)
-    run = FakeRun([Process(ring=1)], batch_rows=chance.choice([1, 13, 500]))
+    run = FakeRun([process(1)], batch_rows=chance.choice([1, 13, 500]))
     where = [dict(CUDA0), {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}]
     now, live = 1000, []
     for step in range(6):
@@ -175,7 +177,7 @@ def test_accounting_holds_on_random_streams(tmp_path: Path, seed: int, monkeypat
 
 
 def test_rows_are_sorted_across_the_window(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)], batch_rows=1000)
+    run = FakeRun([process(1)], batch_rows=1000)
     run.malloc(500, 0x1000, 10)
     run.malloc(400, 0x2000, 20)
     run.malloc(400, 0x3000, 30)
@@ -189,7 +191,7 @@ def test_rows_are_sorted_across_the_window(tmp_path: Path) -> None:
 
 
 def test_shared_rows_stand_in_every_device_file(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.add(Kind.SYSTEM, 1, aux=SystemEvent.START_TRACE)
     run.malloc(2, 0x1000, 10)
     run.add(Kind.STEP, 3, step=1)
@@ -209,7 +211,7 @@ def test_shared_rows_stand_in_every_device_file(tmp_path: Path) -> None:
 
 
 def test_pools_have_their_own_keys(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 512, used=999, total=2048, **CUDA0)
     run.malloc(2, 0x8000, 4096, **(CUDA0 | {"pool": Pool.CUDA_DRIVER}))
     run.malloc(3, 0xA000, 64, device_type=DeviceType.CPU, device=0, pool=Pool.CUDA_DRIVER, flags=Flag.PINNED)
@@ -228,9 +230,9 @@ def test_pools_have_their_own_keys(tmp_path: Path) -> None:
 
 def test_texts_cannot_break_the_table(tmp_path: Path) -> None:
     """Names with quotes, commas, line breaks and formulas, from files and kernels we do not control."""
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     nasty = '=cmd|"/c calc"!A1, or\n\x00 not'
-    run.malloc(1, 0x1000, 8, stack_py=run.frames(Frame('@"quoted", file.py', "f,\ng", 3)))
+    run.malloc(1, 0x1000, 8, stack_py=run.frames(frame('@"quoted", file.py', "f,\ng", 3)))
     run.add(Kind.MARK, 2, name=run.text(nasty))
     run.add(Kind.KERNEL_LAUNCH, 3, name=run.text('a,"b'), ptr=2, attr=7)
     run.add(Kind.OP_START, 4, name=run.text("aten::add"))
@@ -255,7 +257,7 @@ def test_texts_cannot_break_the_table(tmp_path: Path) -> None:
 
 
 def test_access_and_oom_rows(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 4096, **CUDA0)
     tensor = run.text('dtype:torch.float32,shape:torch.Size([32, "32"])')
     run.add(Kind.ACCESS, 2, ptr=0x1000, size=4096, aux=1, attr=tensor, **CUDA0)
@@ -279,7 +281,7 @@ def test_access_and_oom_rows(tmp_path: Path) -> None:
 
 
 def test_database_has_upstreams_table(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1, pid=7)])
+    run = FakeRun([process(1, pid=7)])
     run.add(Kind.SYSTEM, 1, aux=SystemEvent.START_TRACE)
     run.malloc(2, 0x1000, 512, tid=0)
     run.free(3, 0x1000)
@@ -303,7 +305,7 @@ def test_database_has_upstreams_table(tmp_path: Path) -> None:
 
 
 def test_events_not_asked_for_are_left_out_but_count(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 10)
     run.free(2, 0x1000)
     run.malloc(3, 0x2000, 30)
@@ -318,7 +320,7 @@ def test_events_not_asked_for_are_left_out_but_count(tmp_path: Path) -> None:
 
 def test_selected_steps_only(tmp_path: Path) -> None:
     """A block born in a selected step and freed after it keeps its FREE row; without it `used` would drift."""
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 10, step=0)
     run.add(Kind.STEP, 2, step=1)
     run.malloc(3, 0x2000, 20, step=1)
@@ -342,10 +344,10 @@ def test_every_process_has_its_own_directory(tmp_path: Path) -> None:
     """Pids repeat over hosts, and both started in the same second."""
     run = FakeRun(
         [
-            Process(ring=1, rank=0, pid=50),
-            Process(ring=2, rank=1, pid=50, host="host-b"),
-            Process(ring=3, rank=None, pid=51),
-            Process(ring=4, rank=1, pid=52, created_ns=5 * SECOND),
+            process(1, rank=0, pid=50),
+            process(2, rank=1, pid=50, host="host-b"),
+            process(3, rank=None, pid=51),
+            process(4, rank=1, pid=52, created_ns=5 * SECOND),
         ]
     )
     for ring in (1, 2, 3):
@@ -361,14 +363,14 @@ def test_every_process_has_its_own_directory(tmp_path: Path) -> None:
 
 
 def test_writing_again_replaces(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 10)
     first = write_dumps(run, tmp_path).files[0].read_bytes()
     assert write_dumps(run, tmp_path).files[0].read_bytes() == first
 
 
 def test_failure_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = FakeRun([Process(ring=1)])
+    run = FakeRun([process(1)])
     for ts in range(1, 100):
         run.malloc(ts, ts << 12, 10)
 
@@ -382,9 +384,9 @@ def test_failure_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_stack_depth_follows_the_room_there_is() -> None:
-    run = FakeRun([Process(ring=1)])
-    stack = run.frames(*(Frame("/src/train.py", "f", line) for line in range(100, 132)))
-    sites = {"stack_py": _column(stack), "stack_c": _column(0), "allocs": _column(1000)}
+    run = FakeRun([process(1)])
+    stack = run.frames(*(frame("/src/train.py", "f", line) for line in range(100, 132)))
+    sites = {"stack_py": np.array([stack]), "stack_c": np.array([0]), "allocs": np.array([1000])}
     frame_bytes = len("/src/train.py(100): f\n")
     assert affordable_stack_depth(run, sites, 2 * 1000 * 32 * frame_bytes) is None
     assert affordable_stack_depth(run, sites, 2 * 1000 * 32 * frame_bytes - 1) == 16
@@ -393,8 +395,8 @@ def test_stack_depth_follows_the_room_there_is() -> None:
 
 
 def test_lost_stack_is_said(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
-    stack = run.frames(Frame("a.py", "f", 1), Frame("a.py", "g", 2))
+    run = FakeRun([process(1)])
+    stack = run.frames(frame("a.py", "f", 1), frame("a.py", "g", 2))
     run.malloc(1, 0x1000, 10, flags=Flag.STACK_LOST)
     run.malloc(2, 0x2000, 10, stack_py=stack)
 
@@ -405,8 +407,8 @@ def test_lost_stack_is_said(tmp_path: Path) -> None:
 
 
 def test_native_frames_look_like_backtrace_symbols(tmp_path: Path) -> None:
-    run = FakeRun([Process(ring=1)])
-    stack = run.frames(Frame("/lib/libc.so", "", 0x2724A, "native"), Frame("/bin/seq", "main", 0xA8, "native"))
+    run = FakeRun([process(1)])
+    stack = run.frames(frame("/lib/libc.so", "", 0x2724A, "native"), frame("/bin/seq", "main", 0xA8, "native"))
     run.malloc(1, 0x1000, 10, stack_c=stack)
     write_dumps(run, tmp_path)
     text = read_csv(only_file(tmp_path))[0]["Call Stack(C)"]
@@ -419,9 +421,3 @@ def test_split_pairs_keeps_commas_inside_values() -> None:
         ("shape", "torch.Size([1, 2])"),
     ]
     assert split_pairs("") == []
-
-
-def _column(value: int) -> object:
-    import numpy as np
-
-    return np.array([value])
