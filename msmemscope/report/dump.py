@@ -29,13 +29,16 @@ from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
 from msmemscope.report.dump_rows import (
     CPU,
     DUMPED_KINDS,
-    MEMORY_KINDS,
+    IS_DUMPED,
+    IS_MEMORY,
+    IS_SHARED,
     NOT_APPLICABLE,
-    SHARED_KINDS,
     Columns,
     RowBuilder,
     device_id,
+    distinct_codes,
     event_type,
+    kind_mask,
     stack_text,
 )
 from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind
@@ -227,7 +230,7 @@ class _ProcessWriter:
         self._format = file_format
         self._selection = selection
         self._report = report
-        self._kinds = selection.kinds()
+        self._kinds = kind_mask(selection.kinds())
         self._steps = np.array(sorted(selection.steps), np.uint32)
         self._chronology = Chronology()
         self._files: dict[str, DumpFile] = {}
@@ -262,7 +265,7 @@ class _ProcessWriter:
 
     def _chosen_steps(self, columns: Columns) -> Columns:
         """Drops what lies outside the selected steps, but no FREE: without it `used` would grow for ever."""
-        keep = np.isin(columns["kind"], DUMPED_KINDS)
+        keep = IS_DUMPED[columns["kind"]]
         if len(self._steps):
             inside = np.isin(columns["step"], self._steps)
             free = columns["kind"] == Kind.FREE
@@ -282,7 +285,7 @@ class _ProcessWriter:
             rows = {
                 **rows,
                 "allocation_id": known["allocation_id"].astype(np.int64),
-                "size": np.where(np.isin(rows["kind"], MEMORY_KINDS), known["size"], rows["size"]),
+                "size": np.where(IS_MEMORY[rows["kind"]], known["size"], rows["size"]),
             }
             unknown = (rows["kind"] == Kind.FREE) & (rows["allocation_id"] == 0)
             self._report.unknown_frees += int(unknown.sum())
@@ -319,14 +322,14 @@ class _ProcessWriter:
         rows["ts"] = self._later_and_later(rows["ts"])
         homes = self._homes(rows)
         rows["used"], rows["pool_live"] = self._running_sums(rows, homes)
-        keep = np.isin(rows["kind"], self._kinds)
+        keep = self._kinds[rows["kind"]]
         rows = {name: column[keep] for name, column in rows.items()}
         homes = homes[keep]
         n = len(homes)
         rows["id"] = np.arange(self._next_id, self._next_id + n)
         self._next_id += n
         shared = homes == ""
-        for home in dict.fromkeys([*self._files, *np.unique(homes[~shared]).tolist()]):
+        for home in dict.fromkeys([*self._files, *_present(homes[~shared])]):
             file = self._files.get(home)
             if file is None:
                 file = self._open(home)
@@ -363,24 +366,27 @@ class _ProcessWriter:
     def _homes(self, rows: Columns) -> np.ndarray[Any, Any]:
         """The Device Id of the file each row belongs to; empty for rows that stand in all of them."""
         codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) + 1)
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        names = [device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct.tolist()]
+        distinct, inverse = distinct_codes(codes)
+        names = [device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct]
         # A row that names no device (an operator, a mark) goes to the accelerator of the process, else to the CPU.
         accelerators = sorted(home for home in {*names, *self._files} if home not in (CPU, NOT_APPLICABLE))
         fallback = accelerators[0] if accelerators else CPU
-        homes = np.array([fallback if name == NOT_APPLICABLE else name for name in names], dtype="U8")[inverse]
-        return np.where(np.isin(rows["kind"], SHARED_KINDS), "", homes)
+        texts = np.array([fallback if name == NOT_APPLICABLE else name for name in names], dtype="U8")
+        homes = np.repeat(texts, len(codes)) if inverse is None else texts[inverse]
+        homes[IS_SHARED[rows["kind"]]] = ""
+        return homes
 
     def _running_sums(self, rows: Columns, homes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
         """`used` by file and Event Type, and the live bytes by file and pool, after each row."""
         kinds = rows["kind"]
         delta = np.where(kinds == Kind.MALLOC, rows["size"], np.where(kinds == Kind.FREE, -rows["size"], 0))
         used, pool_live = rows["used"].copy(), np.full(len(kinds), -1, np.int64)
-        memory = np.isin(kinds, MEMORY_KINDS)
+        memory = IS_MEMORY[kinds]
+        places = _present(homes[memory])
         codes = rows["pool"].astype(np.int64) << 8 | rows["device_type"]
-        for home in np.unique(homes[memory]).tolist():
-            here = memory & (homes == home)
-            pools = np.unique(codes[here]).tolist()
+        for home in places:
+            here = memory if len(places) == 1 else memory & (homes == home)
+            pools, _ = distinct_codes(codes[here])
             types = {code: event_type(code >> 8, code & 255) for code in pools}
             for code in pools:
                 at = np.flatnonzero(here & (codes == code))
@@ -409,6 +415,12 @@ def _frees_of(live: dict[str, Any]) -> Columns:
     columns["total"][:] = -1
     columns["allocation_id"] = live["allocation_id"].astype(np.int64)
     return columns
+
+
+def _present(homes: np.ndarray[Any, Any]) -> list[str]:
+    """The different values of a column in which equal ones mostly stand together."""
+    changes = np.r_[True, homes[1:] != homes[:-1]][: len(homes)]
+    return list(dict.fromkeys(homes[changes].tolist()))
 
 
 def _cut(columns: Columns, start: int, stop: int) -> Columns:

@@ -328,8 +328,7 @@ class RowBuilder:
         return lambda text: self._pairs(text if not text or split_pairs(text) else f"{key}:{text}")
 
     def _spread(self, ids: np.ndarray[Any, Any], make: Callable[[str], str]) -> Texts:
-        distinct, inverse = np.unique(ids, return_inverse=True)
-        return _texts([make(self._lookup.string(text)) for text in distinct.tolist()]).take(pa.array(inverse))
+        return _by_code(ids, lambda text: make(self._lookup.string(text)))
 
     def _no_attr(self, n: int) -> Texts:
         return _constant(self._dialect.attr_empty, n)
@@ -359,12 +358,7 @@ class RowBuilder:
         return pc.if_else(pc.equal(pc.binary_length(body), 0), _big(dialect.attr_empty), full)
 
     def _stack_cells(self, columns: Columns, column: str) -> Texts:
-        n = len(columns[column])
-        if self._depth == 0 or not columns[column].any():
-            cells = _constant("", n)
-        else:
-            distinct, inverse = np.unique(columns[column], return_inverse=True)
-            cells = _texts([self._stack(stack) for stack in distinct.tolist()]).take(pa.array(inverse))
+        cells = _by_code(columns[column], self._stack)
         if column == "stack_py":
             lost = (columns["flags"] & Flag.STACK_LOST != 0) & (columns[column] == 0)
             if lost.any():
@@ -372,7 +366,7 @@ class RowBuilder:
         return cells
 
     def _stack(self, stack: int) -> str:
-        if stack == 0:
+        if stack == 0 or self._depth == 0:
             return ""
         cell = self._stacks.get(stack)
         if cell is None:
@@ -435,19 +429,43 @@ def device_id(device_type: int, device: int) -> str:
     return NOT_APPLICABLE if device_type == DeviceType.NONE or device < 0 else str(device)
 
 
+def kind_mask(kinds: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Indexed by a column of kinds: whether each is one of `kinds`. Much cheaper than np.isin."""
+    mask = np.zeros(256, bool)
+    mask[list(kinds)] = True
+    return mask
+
+
+IS_MEMORY = kind_mask(MEMORY_KINDS)
+IS_DUMPED = kind_mask(DUMPED_KINDS)
+IS_SHARED = kind_mask(SHARED_KINDS)
+
+
+def distinct_codes(codes: np.ndarray[Any, Any]) -> tuple[list[int], np.ndarray[Any, Any] | None]:
+    """The values of a column and which of them each row has; None when there is only one, as in most columns."""
+    if len(codes) and (codes == codes[0]).all():
+        return [int(codes[0])], None
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    return distinct.tolist(), inverse
+
+
+def _by_code(codes: np.ndarray[Any, Any], text_of: Callable[[int], str]) -> Texts:
+    """The text of every row, made once for each code."""
+    distinct, inverse = distinct_codes(codes)
+    if inverse is None:
+        return _constant(text_of(distinct[0]), len(codes))
+    return _texts([text_of(code) for code in distinct]).take(pa.array(inverse))
+
+
 def _event_types(columns: Columns) -> Texts:
     codes = columns["pool"].astype(np.int64) << 8 | columns["device_type"]
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    return _texts([event_type(int(code) >> 8, int(code) & 255) for code in distinct]).take(pa.array(inverse))
+    return _by_code(codes, lambda code: event_type(code >> 8, code & 255))
 
 
 def _device_cells(columns: Columns, home: str) -> Texts:
-    steps = columns["kind"] == Kind.STEP
     types, devices = columns["device_type"].astype(np.int64), columns["device"].astype(np.int64)
-    codes = np.where(steps, -1, types << 16 | (devices + 1))
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    cells = [home if code < 0 else device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct.tolist()]
-    return _texts(cells).take(pa.array(inverse))
+    codes = np.where(columns["kind"] == Kind.STEP, -1, types << 16 | (devices + 1))
+    return _by_code(codes, lambda code: home if code < 0 else device_id(code >> 16, (code & 0xFFFF) - 1))
 
 
 def _texts(values: Sequence[str]) -> Texts:

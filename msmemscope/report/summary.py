@@ -60,8 +60,6 @@ class Summary:
     first_step: int | None  # complete steps
     last_step: int | None
     events: int
-    finished: bool
-    exit_status: int | None
     losses: dict[str, int]  # what is missing from the data, by reason; empty: nothing
     anomalies: dict[str, dict[str, int]]  # pairing oddities: count and bytes
     holdings: tuple[Holding, ...]
@@ -90,8 +88,6 @@ class Summary:
             "session": self.session,
             "version": self.version,
             "program": self.program,
-            "finished": self.finished,
-            "exit_status": self.exit_status,
             "hosts": list(self.hosts),
             "world_size": self.world_size,
             "ranks": fold_ranks(self.ranks),
@@ -159,8 +155,6 @@ def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding], *, leaks_
         first_step=None if last is None else min(tracked.first_step.values()),
         last_step=last,
         events=tracked.events,
-        finished=bool(info.get("finished", False)),
-        exit_status=info.get("exit_status"),
         losses=_losses(run),
         anomalies=_anomalies(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
@@ -189,9 +183,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, (list, tuple)):
-            yield f"{prefix}{name}", len(value)
-        elif isinstance(value, (int, float)):
+        elif isinstance(value, int):  # also the names of skipped parts stand there; they are counted beside it
             yield f"{prefix}{name}", int(value)
 
 

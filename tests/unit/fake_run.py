@@ -125,7 +125,8 @@ class FakeRun:
             }
             columns["pid"] = pa.array([process.pid] * len(events), pa.int32())
             columns["ring"] = pa.array([process.ring] * len(events), pa.uint64())
-            extent = {f"{process.ring:016x}": [0, 96 * len(events), len(events), 0, 0]}
+            held = {"ranges": [[0, 96 * len(events)]], "rows": len(events), "first_ts": 0, "last_ts": 0}
+            extent = {f"{process.ring:016x}": held | {"holes": 0, "invalid": 0}}
             table = pa.table(columns, schema=EVENT_SCHEMA).replace_schema_metadata({RINGS_KEY: json.dumps(extent)})
             part = path / "events" / f"rank={rank}" / f"part-{process.ring:06d}.parquet"
             part.parent.mkdir(exist_ok=True)
