@@ -6,11 +6,11 @@ and removes the directory. While the launcher of the ranks lives, it waits a lit
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 from msmemscope.collect.library import CLOSING, JOINED, LAUNCHER, process_start
 from msmemscope.collect.session import Session
@@ -34,8 +34,7 @@ def main(directory: str) -> int:
     services = Services(session)
     try:
         _wait_for_the_last(session, services)
-        with open(session.path(CLOSING), "w", encoding="utf-8"):
-            pass
+        Path(session.path(CLOSING)).touch()
         services.finish()
         while not services.are_done:
             services.tend()
@@ -60,18 +59,16 @@ def _wait_for_the_last(session: Session, services: Services) -> None:
 
 
 def _anybody_lives(session: Session) -> bool:
-    for name in os.listdir(session.directory):
-        if name.startswith(JOINED):
-            pid, start = name[len(JOINED) :].split("-")
-            if process_start(int(pid)) == int(start):
-                return True
+    for mark in Path(session.directory).glob(f"{JOINED}*"):
+        pid, start = mark.name.removeprefix(JOINED).split("-")
+        if process_start(int(pid)) == int(start):
+            return True
     return False
 
 
 def _launcher_lives(session: Session) -> bool:
     try:
-        with open(session.path(LAUNCHER), encoding="utf-8") as file:
-            pid, start = file.read().split()
+        pid, start = Path(session.path(LAUNCHER)).read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return False
     return process_start(int(pid)) == int(start)

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import msmemscope
 from msmemscope.collect.session import FINISH, Session
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
@@ -33,8 +35,8 @@ class Service:
     def _start(self) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
         # Where this package was imported from, installed or not.
-        package = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules["msmemscope"].__file__ or "")))
-        paths = [package, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        package = Path(msmemscope.__file__).resolve().parent.parent
+        paths = [str(package), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULES[self.name], self._session.directory],
@@ -101,8 +103,7 @@ class Services:
 
     def finish(self) -> None:
         """Tells both that the program has ended."""
-        with open(self._session.path(FINISH), "w", encoding="utf-8"):
-            pass
+        Path(self._session.path(FINISH)).touch()
 
     def stop(self) -> None:
         self.agent.stop()

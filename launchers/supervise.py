@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from msmemscope.collect.config import Config
 from msmemscope.collect.session import Session
@@ -95,7 +96,7 @@ def _finish(session: Session, services: Services) -> None:
             say(f"the {service.name} died and was started again {service.restarts} times")
     if services.aggregator.status != 0:
         say(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
-    elif not os.path.isdir(session.run_directory):
+    elif not Path(session.run_directory).is_dir():
         say("nothing was recorded: no process allocated through an allocator that is watched (see: msmemscope doctor)")
 
 

@@ -6,8 +6,8 @@ line changes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from pathlib import PurePath
 
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 
@@ -22,7 +22,7 @@ def recognises(argv: Sequence[str]) -> bool:
     >>> recognises(["python", "train.py"])
     False
     """
-    name = os.path.basename(argv[0])
+    name = PurePath(argv[0]).name
     if name == "torchrun":
         return True
     if not name.startswith("python"):
@@ -32,5 +32,5 @@ def recognises(argv: Sequence[str]) -> bool:
             return position + 1 < len(argv) and argv[position + 1] in _MODULES
         if not word.startswith("-"):
             # `python /path/bin/torchrun ...`, as a shebang or a module runner starts it
-            return os.path.basename(word) == "torchrun"
+            return PurePath(word).name == "torchrun"
     return False

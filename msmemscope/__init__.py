@@ -13,6 +13,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope.collect.config import Config
+    from msmemscope.collect.session import Session
 
 __all__ = ["config", "get_analyzer_config", "list_analyzers", "start", "step", "stop"]
 
@@ -94,7 +95,7 @@ def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
     return dict(registry.get_analyzer_config(analyzer_type))
 
 
-def _session():  # type: ignore[no-untyped-def]
+def _session() -> Session:
     import os
 
     from msmemscope.collect.config import parse_keywords

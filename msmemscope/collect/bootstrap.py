@@ -15,8 +15,14 @@ FRAMEWORKS = ("torch", "mindspore")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import cast
+else:
+
+    def cast(_type, value):
+        return value
 
 
 class _AfterImport:
@@ -34,7 +40,7 @@ class _AfterImport:
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+                    spec.loader = cast("Loader", _Loader(spec.loader))
                 return spec
         return None
 
@@ -42,20 +48,20 @@ class _AfterImport:
 class _Loader:
     """Runs the real loader, then attaches. Everything else is the real loader's."""
 
-    def __init__(self, loader: object) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[attr-defined, no-any-return]
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
-            module.__spec__.loader = self._loader  # type: ignore[assignment]
-        self._loader.exec_module(module)  # type: ignore[attr-defined]
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
         attach_now()
 
 
@@ -71,7 +77,7 @@ def attach_now() -> None:
         watch_torch()
         if session.config.collect_mode == "immediate":
             _native.start()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the program
         print(f"[msmemscope] Warning: this process is not watched: {error}", file=sys.stderr)
 
 
@@ -80,7 +86,7 @@ def install() -> None:
     if any(name in sys.modules for name in FRAMEWORKS):
         attach_now()
     else:
-        sys.meta_path.insert(0, _AfterImport())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _AfterImport())
 
 
 install()
