@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class TransformerLM(nn.Module):
-    """Token and position embeddings, `layers` blocks, and a head: (batch, length) int64 -> (batch, length, vocabulary)."""
+    """Embeddings, `layers` blocks and a head: (batch, length) int64 -> (batch, length, vocabulary)."""
 
     def __init__(self, width: int = 64, heads: int = 4, layers: int = 2, length: int = 32) -> None:
         super().__init__()

@@ -13,10 +13,10 @@ A program holds a literal ``TRUTH``:
     ``first_step``      first step that keeps something, 1 when absent;
     ``absorbs``         names of other files whose lines are kept by the same cause.
 
-Marks: ``# LEAK`` is on the line that keeps the memory. Where another line allocates it, that one has ``# LEAK-ALLOC`` and
-is the line that the tool must name, since an allocation's call stack is all that a tool can see. ``# LEAK-ALT`` is a line
-that is as good an answer. ``# KEPT`` marks further lines whose memory the same cause keeps alive and which therefore
-count into its bytes without being findings of their own. A second cause uses ``# LEAK 2`` and so on.
+Marks: ``# LEAK`` is on the line that keeps the memory. Where another line allocates it, that one has ``# LEAK-ALLOC``
+and is the line that the tool must name, since an allocation's call stack is all that a tool can see. ``# LEAK-ALT`` is
+a line that is as good an answer. ``# KEPT`` marks further lines whose memory the same cause keeps alive and which
+therefore count into its bytes without being findings of their own. A second cause uses ``# LEAK 2`` and so on.
 """
 
 from __future__ import annotations
@@ -102,7 +102,12 @@ def read_findings(leaks_csv: Path) -> list[Found]:
     with leaks_csv.open(newline="") as file:
         return [
             Found(
-                row["kind"], row["ranks"], float(row["bytes_per_step"]), int(row["first_step"]), row["file"], int(row["line"])
+                row["kind"],
+                row["ranks"],
+                float(row["bytes_per_step"]),
+                int(row["first_step"]),
+                row["file"],
+                int(row["line"]),
             )
             for row in csv.DictReader(file)
         ]
@@ -145,7 +150,7 @@ def _differences_of(truth: Truth, leak: Leak, found: Found) -> list[str]:
     slack = max(leak.tolerance * leak.bytes_per_step, 0.5)
     if abs(found.bytes_per_step - leak.bytes_per_step) > slack:
         problems.append(f"{where}: {found.bytes_per_step} bytes per step instead of {leak.bytes_per_step}")
-    # Only a late start is stated exactly enough to be compared; growth since the start of the job has no sharp first step.
+    # Only a late start is stated exactly enough to be compared; growth since the job began has no sharp first step.
     if leak.first_step > 1 and abs(found.first_step - leak.first_step) > 2:
         problems.append(f"{where}: first step {found.first_step} instead of {leak.first_step}")
     return problems

@@ -1,22 +1,23 @@
 """Check what the test programs state about themselves, without the tool that they test.
 
-``python tests/job/verify_truth.py [--show] [program ...]`` runs each program (all of them when none is named) with every
-operator observed: a dispatch mode notes each new storage with its size and the program's line, and holds a weak reference
-to it. At each step boundary the storages that are still alive are counted by line and by the step that made them. Unlike
-a walk over the garbage collector's objects this also sees what only an autograd graph keeps.
+``python tests/job/verify_truth.py [--show] [program ...]`` runs each program (all of them when none is named) with
+every operator observed: a dispatch mode notes each new storage with its size and the program's line, and holds a weak
+reference to it. At each step boundary the storages that are still alive are counted by line and by the step that made
+them. Unlike a walk over the garbage collector's objects this also sees what only an autograd graph keeps.
 
 A truth holds when, at the last boundary, the marked lines kept exactly the stated bytes from each step, on the stated
-ranks, and no other line keeps more and more: the bytes of a line that are at least two steps old must not exceed, in the
-last third of the run, what they were before. A clean program is one where that is so for every line.
+ranks, and no other line keeps more and more: the bytes of a line that are at least two steps old must not exceed, in
+the last third of the run, what they were before. A clean program is one where that is so for every line.
 
-What is not seen: storages made outside operators (shared memory of DataLoader, torch.load), and workers that are spawned
-rather than forked.
+What is not seen: storages made outside operators (shared memory of DataLoader, torch.load), and workers that are
+spawned rather than forked.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import json
 import multiprocessing
 import os
@@ -31,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from truth import Leak, Truth, read_truth  # noqa: E402
+from truth import Leak, Truth, read_truth
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = [
@@ -115,7 +116,11 @@ def _judge(truth: Truth, rank: int, snapshots: list[Snapshot], show: bool) -> li
         kept = {at for at in lines if _belongs(truth, leak, at)}
         claimed |= kept
         births = range(max(leak.first_step, 1), last - OLD_STEPS + 1)
-        rows = [(line, birth, size) for file, line, birth, size in snapshots[last] if (file, line) in kept and birth in births]
+        rows = [
+            (line, birth, size)
+            for file, line, birth, size in snapshots[last]
+            if (file, line) in kept and birth in births
+        ]
         per_step = sum(size for _, _, size in rows) / len(births)
         if abs(per_step - leak.bytes_per_step) > leak.tolerance * leak.bytes_per_step:
             problems.append(f"line {leak.line}: {per_step} bytes per step kept, not {leak.bytes_per_step}")
@@ -152,7 +157,9 @@ def _show(rank: int, snapshots: list[Snapshot], lines: set[tuple[str, int]]) -> 
             else:
                 spans.append([birth, birth, size])
         if spans:
-            alive = ", ".join(f"{size} from step {a}" if a == b else f"{size} from each of {a}-{b}" for a, b, size in spans)
+            alive = ", ".join(
+                f"{size} from step {a}" if a == b else f"{size} from each of {a}-{b}" for a, b, size in spans
+            )
             print(f"       rank {rank} {at[0]}:{at[1]} {alive}")
 
 
@@ -168,14 +175,16 @@ def _record(directory: Path, program: Path) -> None:
     counts = {source: multiprocessing.Value("i", 0) for source in ("api", "optimizer")}
     alive: dict[int, tuple[Any, str, int, int, dict[str, int]]] = {}
     snapshots: dict[str, list[tuple[int, Snapshot]]] = {source: [] for source in counts}
-    users = (str(program.resolve().parent) + os.sep, str(ROOT / "examples") + os.sep)
+    users = {program.resolve().parent, ROOT / "examples"}
     lock = threading.RLock()
+    path_of = functools.cache(lambda name: Path(name).resolve())
 
     def user_line() -> tuple[str, int]:
         frame = sys._getframe(2)
         while frame is not None:
-            if os.path.abspath(frame.f_code.co_filename).startswith(users):
-                return os.path.basename(frame.f_code.co_filename), frame.f_lineno
+            path = path_of(frame.f_code.co_filename)
+            if path.parent in users:
+                return path.name, frame.f_lineno
             frame = frame.f_back  # type: ignore[assignment]
         return "outside the program", 0
 
@@ -232,7 +241,7 @@ def _record(directory: Path, program: Path) -> None:
 
     threading.Thread.run = observed_run  # type: ignore[method-assign]
 
-    # A forked worker inherits the mode; it has no steps of its own, so it takes a snapshot each time it fetches a batch.
+    # A forked worker inherits the mode; it has no steps of its own, so it takes a snapshot whenever it fetches a batch.
     from torch.utils.data._utils import fetch, worker
 
     worker_loop = worker._worker_loop

@@ -21,7 +21,7 @@ class Model(nn.Module):
 activations = []
 
 
-def store(module, inputs, output):
+def store(_module, _inputs, output):
     activations.append(output)  # LEAK
 
 

@@ -14,7 +14,7 @@ TRUTH = {"nproc": 1, "steps": 24, "leaks": [{"mark": "LEAK", "ranks": "all", "by
 gradients = []
 
 
-def store(module, grad_input, grad_output):
+def store(_module, _grad_input, grad_output):
     gradients.append(grad_output[0].clone())  # LEAK
 
 

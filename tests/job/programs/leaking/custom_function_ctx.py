@@ -1,7 +1,7 @@
 """A custom autograd function puts a tensor on ctx instead of save_for_backward(); a kept loss keeps ctx.
 
-backward() frees what was saved properly, so losses that are kept after it usually cost four bytes each. What hangs on ctx
-as an attribute stays.
+backward() frees what was saved properly, so losses that are kept after it usually cost four bytes each. What hangs on
+ctx as an attribute stays.
 """
 
 import torch

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-# 8 samples of 1,024 float32 in each batch. The worker runs ahead of the loop, so which step a batch falls in may wobble.
+# 8 samples of 1,024 float32 in each batch. The worker runs ahead of the loop, so a batch may fall in another step.
 TRUTH = {
     "nproc": 1,
     "steps": 30,

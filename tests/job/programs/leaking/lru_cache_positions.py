@@ -1,4 +1,4 @@
-"""An unbounded lru_cache on a table of positions, called with an offset that is new at every step."""
+"""An unbounded cache on a table of positions, called with an offset that is new at every step."""
 
 import functools
 
@@ -14,7 +14,7 @@ except ImportError:
 TRUTH = {"nproc": 1, "steps": 24, "leaks": [{"mark": "LEAK", "ranks": "all", "bytes_per_step": 8192}]}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def table(offset):
     return torch.outer(torch.arange(offset, offset + 64.0), torch.arange(32) / 32).cos()  # LEAK
 
