@@ -1,5 +1,88 @@
+// What Python may ask of the recorder of its own process.
+#include <pybind11/stl.h>
+
+#include "hook/patch.h"
+#include "hook/recorder.h"
 #include "module/bindings.h"
+#include "module/python_frames.h"
+
+extern "C" {
+unsigned memscope_install_hooks();
+void memscope_remove_hooks();
+void memscope_describe_hooks(memscope::HookVisitor visit, void* context);
+}
+
+namespace py = pybind11;
 
 namespace memscope {
-void bind_collect(pybind11::module_&) {}
+namespace {
+
+py::list walked_frames(unsigned depth) {
+    std::vector<std::uint64_t> keys(depth);
+    std::vector<const void*> handles(depth);
+    const unsigned count = memscope_cpython_frames.walk(keys.data(), handles.data(), depth);
+    py::list frames;
+    for (unsigned i = 0; i < count; ++i) {
+        memscope_frame_text text;
+        memscope_cpython_frames.describe(handles[i], &text);
+        frames.append(py::make_tuple(py::str(text.file, text.file_bytes), py::str(text.function, text.function_bytes),
+                                     text.line));
+    }
+    return frames;
+}
+
+py::list hooks() {
+    py::list rows;
+    memscope_describe_hooks(
+        [](void* context, const char* source, const char* symbol, const char* defined_in, u32 slots) {
+            py::dict row;
+            row["source"] = source;
+            row["symbol"] = symbol;
+            row["defined_in"] = defined_in == nullptr ? py::object(py::none()) : py::str(defined_in);
+            row["slots"] = slots;
+            static_cast<py::list*>(context)->append(row);
+        },
+        &rows);
+    return rows;
+}
+
+py::dict stats() {
+    memscope_stats now;
+    memscope_get_stats(&now);
+    py::dict result;
+    result["ring_id"] = now.ring_id;
+    result["head"] = now.head;
+    result["lost"] = now.lost;
+    result["error"] = now.error;
+    result["recording"] = now.recording != 0;
+    return result;
+}
+
+}  // namespace
+
+void bind_collect(py::module_& module) {
+    module.def("set_session", [](const std::string& directory) {
+        if (memscope_set_session(directory.c_str()) != 0) throw py::value_error("session directory: path too long");
+    });
+    module.def("set_ring_bytes", &memscope_set_ring_bytes);
+    module.def("set_wait_ns", &memscope_set_wait_ns);
+    module.def("set_stack_depth", &memscope_set_stack_depth, py::arg("python"), py::arg("native"));
+    module.def("use_python_frames",
+               [](bool use) { memscope_set_python_frames(use ? &memscope_cpython_frames : nullptr); });
+    module.def("walked_frames", &walked_frames,
+               "The calling thread's frames as (file, function, line), innermost first.");
+    module.def("install_hooks", &memscope_install_hooks,
+               "Patches every loaded object; the number of slots that are ours.");
+    module.def("remove_hooks", &memscope_remove_hooks);
+    module.def("hooks", &hooks, "Per hooked symbol: source, symbol, defined_in, slots.");
+    module.def("start", &memscope_start);
+    module.def("stop", &memscope_stop);
+    module.def("step", &memscope_step, py::arg("number"), py::arg("source"));
+    module.def("current_step", &memscope_current_step);
+    module.def("meta", &memscope_meta, py::arg("key"), py::arg("value"));
+    module.def("identify", &memscope_identify, py::arg("rank") = -1, py::arg("local_rank") = -1,
+               py::arg("world_size") = -1, py::arg("group_rank") = -1, py::arg("role") = "");
+    module.def("stats", &stats);
+}
+
 }  // namespace memscope

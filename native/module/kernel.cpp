@@ -1,4 +1,180 @@
 // The module _kernel: analysis kernels over columnar batches.
+//
+// Columns come in as anything with a buffer (bytes, numpy arrays, Arrow buffers) and are not copied; tables go out as
+// dicts of numpy arrays that own the kernel's vectors. While a kernel works the GIL is released, so a tracker has a
+// lock of its own: another thread may ask for its tables at any time, and sees whole batches only.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
-PYBIND11_MODULE(_kernel, module) { module.doc() = "Analysis kernels over columnar batches."; }
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernel/block_tracker.h"
+
+namespace py = pybind11;
+
+namespace memscope {
+namespace {
+
+// The bytes of a Python object, held for as long as this lives.
+class Buffer {
+public:
+    Buffer(const py::dict& columns, const char* name, std::size_t width, std::size_t rows) {
+        const py::str key(name);
+        if (!columns.contains(key)) throw py::value_error("column '" + std::string(name) + "' is missing");
+        const py::object value = columns[key];
+        if (PyObject_GetBuffer(value.ptr(), &view_, PyBUF_SIMPLE) != 0) {
+            PyErr_Clear();
+            throw py::value_error("column '" + std::string(name) + "' is not a contiguous buffer");
+        }
+        held_ = true;
+        const auto length = static_cast<std::size_t>(view_.len);
+        if (length % width != 0 || length / width != rows) {
+            PyBuffer_Release(&view_);
+            held_ = false;
+            throw py::value_error("column '" + std::string(name) + "' has " + std::to_string(length) + " bytes, not " +
+                                  std::to_string(rows) + " values of " + std::to_string(width));
+        }
+    }
+    ~Buffer() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    const void* data() const noexcept { return view_.buf; }
+
+private:
+    Py_buffer view_{};
+    bool held_ = false;
+};
+
+template <typename T>
+py::object to_python(std::vector<T>&& column) {
+    auto owned = std::make_unique<std::vector<T>>(std::move(column));
+    const std::vector<T>& values = *owned;
+    const py::capsule owner(owned.release(), [](void* pointer) { delete static_cast<std::vector<T>*>(pointer); });
+    const auto rows = static_cast<py::ssize_t>(values.size());
+    if constexpr (std::is_same_v<T, Bool>)
+        return py::array(py::dtype::of<bool>(), {rows}, {1}, values.data(), owner);
+    else
+        return py::array_t<T>(rows, values.data(), owner);
+}
+
+py::object to_python(std::vector<std::string>&& column) { return py::cast(column); }
+
+#define MEMSCOPE_TABLE_TO_DICT(Table, COLUMNS) \
+    py::dict to_python(Table&& table) {        \
+        py::dict columns;                      \
+        COLUMNS(MEMSCOPE_COLUMN_TO_PYTHON)     \
+        return columns;                        \
+    }
+#define MEMSCOPE_COLUMN_TO_PYTHON(type, name) columns[#name] = to_python(std::move(table.name));
+MEMSCOPE_TABLE_TO_DICT(SiteTable, MEMSCOPE_SITE_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(SiteStepTable, MEMSCOPE_SITE_STEP_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(SurvivorTable, MEMSCOPE_SURVIVOR_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(StepTable, MEMSCOPE_STEP_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(LiveTable, MEMSCOPE_LIVE_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(AnomalyTable, MEMSCOPE_ANOMALY_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(ProcessTable, MEMSCOPE_PROCESS_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(EnrichTable, MEMSCOPE_ENRICH_COLUMNS)
+#undef MEMSCOPE_COLUMN_TO_PYTHON
+#undef MEMSCOPE_TABLE_TO_DICT
+
+class SharedTracker {
+public:
+    SharedTracker(std::size_t max_points, std::size_t max_sites) : tracker_(max_points, max_sites) {}
+
+    void add_process(u32 process, i64 parent) {
+        locked([&] { tracker_.add_process(process, parent); });
+    }
+
+    py::object feed(u32 process, std::size_t n, const py::dict& columns, bool enrich) {
+        std::vector<std::unique_ptr<Buffer>> buffers;
+        EventColumns events;
+        events.n = n;
+#define X(type, name)                                                             \
+    buffers.push_back(std::make_unique<Buffer>(columns, #name, sizeof(type), n)); \
+    events.name = Column<type>(buffers.back()->data());
+        MEMSCOPE_TRACKER_COLUMNS(X)
+#undef X
+        EnrichTable enriched;
+        const bool known = locked([&] {
+            if (!tracker_.has_process(process)) return false;
+            if (enrich) {
+#define X(type, name) enriched.name.reserve(n);
+                MEMSCOPE_ENRICH_COLUMNS(X)
+#undef X
+            }
+            tracker_.feed(process, events, enrich ? &enriched : nullptr);
+            return true;
+        });
+        if (!known) throw unknown(process);
+        if (!enrich) return py::none();
+        return to_python(std::move(enriched));
+    }
+
+    void advance(u32 process, u32 step) {
+        const bool known = locked([&] {
+            if (!tracker_.has_process(process)) return false;
+            tracker_.advance(process, step);
+            return true;
+        });
+        if (!known) throw unknown(process);
+    }
+
+    u64 stride() {
+        return locked([&] { return tracker_.stride(); });
+    }
+
+    template <typename Table>
+    py::dict table(Table (BlockTracker::*make)() const) {
+        return to_python(locked([&] { return (tracker_.*make)(); }));
+    }
+
+private:
+    static py::value_error unknown(u32 process) {
+        return py::value_error("process " + std::to_string(process) + " was not added");
+    }
+
+    // The GIL goes first: whoever holds the lock needs no GIL, so nobody waits for the other in a circle.
+    template <typename Work>
+    std::invoke_result_t<Work> locked(Work&& work) {
+        const py::gil_scoped_release released;
+        const std::lock_guard<std::mutex> guard(mutex_);
+        return work();
+    }
+
+    BlockTracker tracker_;
+    std::mutex mutex_;
+};
+
+}  // namespace
+}  // namespace memscope
+
+PYBIND11_MODULE(_kernel, module) {
+    using memscope::BlockTracker;
+    using memscope::SharedTracker;
+    module.doc() = "Analysis kernels over columnar batches.";
+
+    py::class_<SharedTracker>(module, "BlockTracker",
+                              "Pairs MALLOC and FREE events of many processes; see native/kernel/block_tracker.h.")
+        .def(py::init<std::size_t, std::size_t>(), py::arg("max_points") = 4'000'000, py::arg("max_sites") = 1'000'000)
+        .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
+        .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
+        .def("advance", &SharedTracker::advance, py::arg("process"), py::arg("step"))
+        .def_property_readonly("stride", &SharedTracker::stride)
+        .def("sites", [](SharedTracker& self) { return self.table(&BlockTracker::sites); })
+        .def("site_steps", [](SharedTracker& self) { return self.table(&BlockTracker::site_steps); })
+        .def("survivors", [](SharedTracker& self) { return self.table(&BlockTracker::survivors); })
+        .def("steps", [](SharedTracker& self) { return self.table(&BlockTracker::steps); })
+        .def("live", [](SharedTracker& self) { return self.table(&BlockTracker::live); })
+        .def("anomalies", [](SharedTracker& self) { return self.table(&BlockTracker::anomalies); })
+        .def("processes", [](SharedTracker& self) { return self.table(&BlockTracker::processes); });
+}

@@ -1,0 +1,179 @@
+#include "hook/patch.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <cstring>
+
+#include "hook/elf.h"
+
+namespace memscope {
+namespace {
+
+const HookTable* const kTables[] = {&kC10Hooks, &kCudartHooks};
+
+void* watching_dlsym(void* handle, const char* name) noexcept;
+std::atomic<void*> g_dlsym{nullptr};
+const Hook kDlsymHook[] = {{"dlsym", reinterpret_cast<void*>(watching_dlsym), &g_dlsym}};
+const HookTable kOwnHooks = {"loader", kDlsymHook, 1};
+
+std::atomic<bool> g_installed{false};
+std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
+std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
+
+u32 slots_of_hook[64];  // by position in for_each_hook; for doctor
+
+template <typename Visit>
+void for_each_hook(const Visit& visit) noexcept {
+    u32 position = 0;
+    for (u32 i = 0; i < kOwnHooks.count; ++i) visit(kOwnHooks, kOwnHooks.hooks[i], position++);
+    for (const HookTable* table : kTables)
+        for (u32 i = 0; i < table->count; ++i) visit(*table, table->hooks[i], position++);
+}
+
+template <typename Visit>
+void for_each_object(const Visit& visit) noexcept {
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* context) {
+            const LoadedObject object(*info);
+            // Our own slots stay as they are: we call the originals.
+            if (object.is_usable() && !object.contains(reinterpret_cast<const void*>(&g_installed)))
+                (*static_cast<const Visit*>(context))(object);
+            return 0;
+        },
+        const_cast<Visit*>(&visit));
+}
+
+u64 loads_so_far() noexcept {
+    u64 loads = 0;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* context) {
+            *static_cast<u64*>(context) = info->dlpi_adds + info->dlpi_subs;
+            return 1;
+        },
+        &loads);
+    return loads;
+}
+
+// Most slots of an object have nothing to do with us: one look at the first bytes settles that.
+const Hook* hook_named(const char* name, u32& position) noexcept {
+    if (name[0] != '_' && name[0] != 'c' && name[0] != 'd') return nullptr;
+    const Hook* found = nullptr;
+    for_each_hook([&](const HookTable&, const Hook& hook, u32 at) {
+        if (found == nullptr && hook.replacement != nullptr && name[1] == hook.symbol[1] &&
+            strcmp(name, hook.symbol) == 0) {
+            found = &hook;
+            position = at;
+        }
+    });
+    return found;
+}
+
+// Finds the originals among everything loaded, in load order, so that another tool's interposer comes first as
+// it does for the program. One whose library was unloaded is looked up again.
+void find_originals() noexcept {
+    for_each_hook([](const HookTable&, const Hook& hook, u32) {
+        void* const known = hook.original->load(std::memory_order_relaxed);
+        void* first = nullptr;
+        bool still_there = false;
+        for_each_object([&](const LoadedObject& object) {
+            if (known != nullptr && object.contains(known)) still_there = true;
+            if (first == nullptr) first = object.find(hook.symbol);
+        });
+        if (!still_there) hook.original->store(first, std::memory_order_release);
+    });
+}
+
+u32 write_replacements() noexcept {
+    u32 total = 0;
+    memset(slots_of_hook, 0, sizeof slots_of_hook);
+    for_each_object([&](const LoadedObject& object) {
+        object.for_each_slot([&](const char* name, void** slot) {
+            u32 position = 0;
+            const Hook* hook = hook_named(name, position);
+            if (hook == nullptr || hook->original->load(std::memory_order_relaxed) == nullptr) return;
+            if (*slot != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
+            ++slots_of_hook[position];
+            ++total;
+        });
+    });
+    return total;
+}
+
+u32 scan() noexcept {
+    bool idle = false;
+    if (!g_scanning.compare_exchange_strong(idle, true, std::memory_order_acquire)) return 0;
+    g_loads_seen.store(loads_so_far(), std::memory_order_relaxed);
+    find_originals();
+    const u32 slots = write_replacements();
+    g_scanning.store(false, std::memory_order_release);
+    return slots;
+}
+
+// See patch.h. The last statement must stay a tail call: RTLD_NEXT looks at the return address.
+__attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* handle, const char* name) noexcept {
+    if (g_installed.load(std::memory_order_relaxed) && loads_so_far() != g_loads_seen.load(std::memory_order_relaxed))
+        scan();
+    const auto real = original_of<void* (*)(void*, const char*)>(g_dlsym);
+    if (handle != RTLD_NEXT && g_installed.load(std::memory_order_relaxed)) {
+        u32 position = 0;
+        const Hook* hook = hook_named(name, position);
+        if (hook != nullptr && hook->replacement != reinterpret_cast<void*>(watching_dlsym)) {
+            void* found = real(handle, name);
+            if (found == nullptr) return nullptr;
+            void* none = nullptr;
+            hook->original->compare_exchange_strong(none, found, std::memory_order_acq_rel);
+            return found == hook->original->load(std::memory_order_relaxed) ? hook->replacement : found;
+        }
+    }
+    return real(handle, name);
+}
+
+}  // namespace
+
+u32 install_hooks() noexcept {
+    g_installed.store(true, std::memory_order_release);
+    return scan();
+}
+
+void remove_hooks() noexcept {
+    g_installed.store(false, std::memory_order_release);
+    bool idle = false;
+    while (!g_scanning.compare_exchange_weak(idle, true, std::memory_order_acquire)) {
+        idle = false;
+        sched_yield();
+    }
+    for_each_object([](const LoadedObject& object) {
+        object.for_each_slot([&](const char* name, void** slot) {
+            u32 position = 0;
+            const Hook* hook = hook_named(name, position);
+            if (hook != nullptr && *slot == hook->replacement)
+                object.write_slot(slot, hook->original->load(std::memory_order_relaxed));
+        });
+    });
+    g_scanning.store(false, std::memory_order_release);
+}
+
+bool calls_hooked_symbols() noexcept {
+    bool found = false;
+    for_each_object([&](const LoadedObject& object) {
+        if (found) return;
+        object.for_each_slot([&](const char* name, void**) {
+            u32 position = 0;
+            const Hook* hook = hook_named(name, position);
+            if (hook != nullptr && hook->replacement != reinterpret_cast<void*>(watching_dlsym)) found = true;
+        });
+    });
+    return found;
+}
+
+void describe_hooks(HookVisitor visit, void* context) noexcept {
+    find_originals();
+    for_each_hook([&](const HookTable& table, const Hook& hook, u32 position) {
+        const void* original = hook.original->load(std::memory_order_relaxed);
+        Dl_info info = {};
+        const bool known = original != nullptr && dladdr(original, &info) != 0;
+        visit(context, table.source, hook.symbol, known ? info.dli_fname : nullptr, slots_of_hook[position]);
+    });
+}
+
+}  // namespace memscope

@@ -1,0 +1,55 @@
+// The hook engine: puts replacements into the GOT slots of every loaded object, and of those loaded later.
+//
+// A source declares its hooks in one table; the engine finds who defines each symbol (whatever scope it was
+// loaded into: Python loads with RTLD_LOCAL, where dlsym does not look) and then writes the replacement into
+// every slot that calls it. Nothing is exported under the hooked names, so a program that probes for a CUDA or
+// CANN symbol finds it only where it really is.
+//
+// Objects loaded later are noticed through `dlsym`, which is itself patched: whoever loads a library at run
+// time looks something up in it before using it (Python: PyInit_<module>). Patching dlopen instead would change
+// whose RPATH it searches; dlsym is left by a tail call, so RTLD_NEXT still sees the real caller. A look-up
+// of a hooked name through dlsym yields the replacement.
+//
+// All of it is idempotent and reversible: remove() gives every slot its original back.
+#pragma once
+
+#include <atomic>
+
+#include "record/record.h"
+
+namespace memscope {
+
+struct Hook {
+    const char* symbol;
+    void* replacement;             // nullptr: only find the original
+    std::atomic<void*>* original;  // where calls go on; set before the first slot is written
+};
+
+struct HookTable {
+    const char* source;  // name shown by `doctor`
+    const Hook* hooks;
+    u32 count;
+};
+
+// The sources' tables, defined in native/source/*.cpp.
+extern const HookTable kC10Hooks;
+extern const HookTable kCudartHooks;
+
+// Patches what is loaded now and arms the watch for later objects. Returns the number of slots that hold a
+// replacement afterwards.
+u32 install_hooks() noexcept;
+void remove_hooks() noexcept;
+
+// True when some loaded object calls a hooked symbol, that is: this process is one to watch.
+bool calls_hooked_symbols() noexcept;
+
+// For `doctor`: per hook, the object that defines it (nullptr: none is loaded) and the slots patched.
+using HookVisitor = void (*)(void* context, const char* source, const char* symbol, const char* defined_in, u32 slots);
+void describe_hooks(HookVisitor visit, void* context) noexcept;
+
+template <typename Function>
+Function original_of(const std::atomic<void*>& original) noexcept {
+    return reinterpret_cast<Function>(original.load(std::memory_order_acquire));
+}
+
+}  // namespace memscope

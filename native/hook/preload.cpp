@@ -1,0 +1,39 @@
+// What happens when the library is loaded: with LD_PRELOAD it comes into everything a worker starts (shells,
+// compilers, `tail`), so it reads one variable and, when that is set, looks through the loaded objects. A
+// process that links nothing we watch is left with a patched dlsym and nothing else: no file, no thread, no
+// output. The ring is made by the first event.
+#include <cstdlib>
+
+#include "hook/patch.h"
+#include "hook/recorder.h"
+#include "stack/stacks.h"
+
+namespace memscope {
+namespace {
+
+unsigned number_or(const char* name, unsigned otherwise) noexcept {
+    const char* text = getenv(name);
+    return text == nullptr || *text == 0 ? otherwise : static_cast<unsigned>(strtoul(text, nullptr, 10));
+}
+
+__attribute__((constructor)) void arm() {
+    const char* session = getenv("MSMEMSCOPE_SESSION");
+    if (session == nullptr || *session == 0 || memscope_set_session(session) != 0) return;
+    memscope_set_stack_depth(number_or("MSMEMSCOPE_PYTHON_DEPTH", 0), number_or("MSMEMSCOPE_NATIVE_DEPTH", 0));
+    if (const unsigned mib = number_or("MSMEMSCOPE_RING_MIB", 0)) memscope_set_ring_bytes(static_cast<u64>(mib) << 20);
+    memscope_set_wait_ns(number_or("MSMEMSCOPE_WAIT_MS", 20) * 1'000'000ull);
+    install_hooks();
+    if (number_or("MSMEMSCOPE_DEFERRED", 0) == 0) memscope_start();
+}
+
+}  // namespace
+}  // namespace memscope
+
+extern "C" __attribute__((visibility("default"))) unsigned memscope_install_hooks() {
+    return memscope::install_hooks();
+}
+extern "C" __attribute__((visibility("default"))) void memscope_remove_hooks() { memscope::remove_hooks(); }
+extern "C" __attribute__((visibility("default"))) void memscope_describe_hooks(memscope::HookVisitor visit,
+                                                                               void* context) {
+    memscope::describe_hooks(visit, context);
+}

@@ -1,0 +1,455 @@
+#include "hook/recorder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "hook/guard.h"
+#include "stack/stacks.h"
+
+namespace memscope {
+
+__thread int t_inside = 0;
+std::atomic<bool> g_recording{false};
+
+namespace {
+
+enum class State : u32 { CLOSED, OPENING, OPEN, FAILED };
+
+constexpr u32 kStringSlots = 1u << 17;
+constexpr u32 kFrameSlots = 1u << 18;
+constexpr u32 kStackSlots = 1u << 20;
+
+// Plain data without constructors or destructors: usable before main and after exit handlers.
+struct Recorder {
+    std::atomic<State> state;
+    Ring ring;
+    std::atomic<const RingHeader*> steps_of;  // whose step counter holds for this process: its own or its parent's
+    InternTable strings, frames, stacks;
+    std::atomic<bool> interning;  // spin lock of all inserts; held for a few stores, never while calling out
+    char session[256];
+    u64 ring_bytes;
+    u64 wait_ns;
+    int error;
+};
+Recorder g_recorder = {};
+
+__thread u32 t_tid = 0;
+
+u32 current_tid() noexcept {
+    if (__builtin_expect(t_tid == 0, 0)) t_tid = static_cast<u32>(syscall(SYS_gettid));
+    return t_tid;
+}
+
+class InternLock {
+public:
+    InternLock() noexcept {
+        while (g_recorder.interning.exchange(true, std::memory_order_acquire)) sched_yield();
+    }
+    ~InternLock() { g_recorder.interning.store(false, std::memory_order_release); }
+    InternLock(const InternLock&) = delete;
+    InternLock& operator=(const InternLock&) = delete;
+};
+
+// --- identity --------------------------------------------------------------------------------------------------
+
+// Field 22 of /proc/<pid>/stat, counted after the last ')' since the name may hold anything. 0: no such process.
+u64 process_start(u32 pid) noexcept {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) return 0;
+    text[got] = 0;
+    const char* at = strrchr(text, ')');
+    for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
+    return at == nullptr ? 0 : strtoull(at + 1, nullptr, 10);
+}
+
+i32 number_from(const char* const* names, i32 otherwise) noexcept {
+    for (; *names != nullptr; ++names) {
+        const char* text = getenv(*names);
+        if (text == nullptr || *text == 0) continue;
+        char* end = nullptr;
+        const long value = strtol(text, &end, 10);
+        if (*end == 0 && value >= 0 && value <= INT_MAX) return static_cast<i32>(value);
+    }
+    return otherwise;
+}
+
+// What torchrun, MPI and SLURM tell a worker. SLURM sets its variables in single-process jobs too, with rank 0.
+constexpr const char* kRank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", nullptr};
+constexpr const char* kLocalRank[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                      nullptr};
+constexpr const char* kWorldSize[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", nullptr};
+constexpr const char* kGroupRank[] = {"GROUP_RANK", "SLURM_NODEID", nullptr};
+constexpr const char* kAttempt[] = {"TORCHELASTIC_RESTART_COUNT", nullptr};
+
+void copy_text(char* to, std::size_t size, const char* from) noexcept {
+    if (from == nullptr) from = "";
+    const std::size_t bytes = strnlen(from, size - 1);
+    memcpy(to, from, bytes);
+    to[bytes] = 0;
+}
+
+void fill_identity(RingHeader& header, u64 ring_id) noexcept {
+    header.ring_id = ring_id;
+    header.pid = static_cast<u32>(getpid());
+    header.ppid = static_cast<u32>(getppid());
+    header.process_start = process_start(header.pid);
+    timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    header.created_ns = monotonic_ns();
+    header.wall_offset_ns =
+        static_cast<i64>(wall.tv_sec) * 1'000'000'000 + wall.tv_nsec - static_cast<i64>(header.created_ns);
+    // Under a launcher of ranks a process without a rank (its own agent, a store) is none; otherwise the only
+    // process of a plain program is rank 0.
+    const bool distributed = getenv("MSMEMSCOPE_DISTRIBUTED") != nullptr;
+    header.rank = number_from(kRank, distributed ? -1 : 0);
+    header.local_rank = number_from(kLocalRank, header.rank < 0 ? -1 : 0);
+    header.world_size = number_from(kWorldSize, header.rank < 0 ? -1 : 1);
+    header.group_rank = number_from(kGroupRank, 0);
+    header.attempt = static_cast<u32>(number_from(kAttempt, 0));
+    copy_text(header.role, sizeof header.role, getenv("ROLE_NAME"));
+    const char* base = strrchr(g_recorder.session, '/');
+    copy_text(header.session, sizeof header.session, base == nullptr ? g_recorder.session : base + 1);
+    if (gethostname(header.host, sizeof header.host - 1) != 0) header.host[0] = 0;
+    const ssize_t bytes = readlink("/proc/self/exe", header.program, sizeof header.program - 1);
+    header.program[bytes > 0 ? bytes : 0] = 0;
+}
+
+u32 parent_of(u32 pid) noexcept {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) return 0;
+    text[got] = 0;
+    const char* at = strrchr(text, ')');
+    return at == nullptr ? 0 : static_cast<u32>(strtoul(at + 4, nullptr, 10));  // ") S ppid"
+}
+
+// Looks at the rings that are already in the session directory: the one of the nearest ancestor of the same rank
+// and attempt is our parent, and one of this very process from before an exec is finished.
+void relate(RingHeader& own) noexcept {
+    constexpr int kAncestors = 8;
+    u32 ancestors[kAncestors];
+    u32 pid = own.ppid;
+    for (u32& ancestor : ancestors) {
+        ancestor = pid;
+        pid = pid > 1 ? parent_of(pid) : 0;
+    }
+    DIR* directory = opendir(g_recorder.session);
+    if (directory == nullptr) return;
+    int nearest = kAncestors;
+    while (const dirent* entry = readdir(directory)) {
+        const std::size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 5, ".ring") != 0) continue;
+        char path[sizeof g_recorder.session + 300];
+        snprintf(path, sizeof path, "%s/%s", g_recorder.session, entry->d_name);
+        const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0) continue;
+        void* page = mmap(nullptr, kRingHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        close(fd);
+        if (page == MAP_FAILED) continue;
+        auto* other = static_cast<RingHeader*>(page);
+        bool keep = false;
+        if (memcmp(other->magic, kRingMagic, sizeof kRingMagic) == 0) {
+            if (other->pid == own.pid && other->process_start == own.process_start) {
+                other->closed.store(1, std::memory_order_release);
+            } else if (other->rank == own.rank && other->attempt == own.attempt) {
+                for (int distance = 0; distance < nearest; ++distance) {
+                    if (other->pid != ancestors[distance] || other->process_start != process_start(other->pid))
+                        continue;
+                    nearest = distance;
+                    own.parent_ring_id = other->ring_id;
+                    g_recorder.steps_of.store(other, std::memory_order_release);
+                    keep = true;  // one page, for the life of the process
+                }
+            }
+        }
+        if (!keep) munmap(page, kRingHeaderBytes);
+    }
+    closedir(directory);
+}
+
+// --- the ring --------------------------------------------------------------------------------------------------
+
+int open_ring() noexcept {
+    Recorder& self = g_recorder;
+    if (self.session[0] == 0) return ENOENT;
+    if (!self.strings.create(kStringSlots) || !self.frames.create(kFrameSlots) || !self.stacks.create(kStackSlots))
+        return ENOMEM;
+    u64 ring_id = 0;
+    if (getrandom(&ring_id, sizeof ring_id, GRND_NONBLOCK) != sizeof ring_id)
+        ring_id = combine64(monotonic_ns(), static_cast<u64>(getpid()));
+    ring_id = nonzero(ring_id);
+    char path[512];
+    snprintf(path, sizeof path, "%.255s/%016llx.ring", self.session, static_cast<unsigned long long>(ring_id));
+    Ring fresh;
+    const int error = fresh.create(path, self.ring_bytes != 0 ? self.ring_bytes : kDefaultRingBytes);
+    if (error != 0) return error;
+    fresh.wait_ns = self.wait_ns;
+    const RingHeader* inherited = self.steps_of.load(std::memory_order_relaxed);  // set when we were forked
+    fill_identity(*fresh.header, ring_id);
+    if (inherited != nullptr) {
+        fresh.header->parent_ring_id = inherited->ring_id;
+        fresh.header->rank = inherited->rank;
+        fresh.header->local_rank = inherited->local_rank;
+        fresh.header->world_size = inherited->world_size;
+        fresh.header->attempt = inherited->attempt;
+    } else {
+        relate(*fresh.header);
+    }
+    if (fresh.header->parent_ring_id == 0) self.steps_of.store(fresh.header, std::memory_order_release);
+    self.ring = fresh;
+    return Ring::publish(path);
+}
+
+void emit_system(SystemEvent what) noexcept {
+    const Guard guard;  // whether or not we are inside one: emit() itself calls nothing that is hooked
+    Event event(Kind::SYSTEM);
+    event.record.aux = static_cast<u32>(what);
+    emit(event);
+}
+
+bool open_once() noexcept {
+    Recorder& self = g_recorder;
+    for (;;) {
+        State state = self.state.load(std::memory_order_acquire);
+        if (state == State::OPEN) return true;
+        if (state == State::FAILED) return false;
+        if (state == State::CLOSED &&
+            self.state.compare_exchange_strong(state, State::OPENING, std::memory_order_acq_rel)) {
+            self.error = open_ring();
+            if (self.error != 0) g_recording.store(false, std::memory_order_relaxed);
+            self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
+            if (self.error != 0) return false;
+            emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
+            return true;
+        }
+        sched_yield();  // another thread is opening it; a few hundred microseconds, once
+    }
+}
+
+// --- fork and exit ---------------------------------------------------------------------------------------------
+
+// In a forked child only the forking thread lives. The parent's ring stays mapped for its step counter alone.
+void after_fork_in_child() {
+    Recorder& self = g_recorder;
+    t_tid = 0;
+    t_inside = 0;
+    if (self.state.load(std::memory_order_relaxed) == State::CLOSED) return;
+    const RingHeader* parent = self.ring.is_open() ? self.ring.header : nullptr;
+    if (parent != nullptr && self.steps_of.load(std::memory_order_relaxed) == parent && self.ring.data != nullptr) {
+        // Unmap the data of the parent's ring, keep its header page.
+        munmap(self.ring.data, 2 * self.ring.capacity());
+    }
+    if (self.steps_of.load(std::memory_order_relaxed) == nullptr)
+        self.steps_of.store(parent, std::memory_order_relaxed);
+    self.ring = Ring();
+    self.interning.store(false, std::memory_order_relaxed);
+    self.strings.clear();
+    self.frames.clear();
+    self.stacks.clear();
+    self.state.store(State::CLOSED, std::memory_order_release);
+}
+
+__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+
+__attribute__((destructor)) void say_goodbye() {
+    if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN)
+        g_recorder.ring.header->closed.store(1, std::memory_order_release);
+}
+
+}  // namespace
+
+bool ensure_ring() noexcept { return open_once(); }
+
+void emit(Event& event) noexcept {
+    if (__builtin_expect(g_recorder.state.load(std::memory_order_acquire) != State::OPEN, 0) && !open_once()) return;
+    EventRecord& record = event.record;
+    record.tid = current_tid();
+    if (record.step == 0)
+        record.step = g_recorder.steps_of.load(std::memory_order_relaxed)->step.load(std::memory_order_relaxed);
+    if (record.ts == 0) record.ts = monotonic_ns();
+    char* place = g_recorder.ring.reserve(sizeof record, static_cast<u8>(event.kind));
+    if (__builtin_expect(place == nullptr, 0)) return;
+    memcpy(place + sizeof(RecordHeader), reinterpret_cast<const char*>(&record) + sizeof(RecordHeader),
+           sizeof record - sizeof(RecordHeader));
+    Ring::commit(place, sizeof record, static_cast<u8>(event.kind), event.flags);
+}
+
+u64 find_frame(u64 key) noexcept { return g_recorder.frames.find(key); }
+u64 find_stack(u64 key) noexcept { return g_recorder.stacks.find(key); }
+
+u64 intern_text(const char* text, std::size_t bytes) noexcept {
+    if (bytes > kMaxTextBytes) bytes = kMaxTextBytes;
+    const u64 id = text_id(text, bytes);
+    if (g_recorder.strings.find(id) != 0) return id;
+    const InternLock lock;
+    if (g_recorder.strings.find(id) != 0) return id;
+    if (g_recorder.strings.is_full()) return 0;
+    const u32 length = static_cast<u32>((sizeof(StringRecord) + bytes + 7) / 8 * 8);
+    char* place = g_recorder.ring.reserve(length, static_cast<u8>(Kind::STRING));
+    if (place == nullptr) return 0;
+    StringRecord record = {};
+    record.id = id;
+    record.bytes = static_cast<u32>(bytes);
+    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
+    memcpy(place + sizeof record, text, bytes);  // the rest up to `length` is zero already
+    Ring::commit(place, length, static_cast<u8>(Kind::STRING), 0);
+    g_recorder.strings.insert(id, id);
+    return id;
+}
+
+u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
+                 std::size_t function_bytes, u32 line) noexcept {
+    FrameRecord record = {};
+    record.file = intern_text(file, file_bytes);
+    record.function = intern_text(function, function_bytes);
+    if (record.file == 0 || record.function == 0) return 0;
+    record.line = line;
+    record.kind = static_cast<u32>(kind);
+    record.id =
+        nonzero(combine64(combine64(combine64(static_cast<u64>(Kind::FRAME), record.file), record.function), line));
+    const InternLock lock;
+    if (const u64 known = g_recorder.frames.find(key)) return known;
+    if (g_recorder.frames.is_full()) return 0;
+    char* place = g_recorder.ring.reserve(sizeof record, static_cast<u8>(Kind::FRAME));
+    if (place == nullptr) return 0;
+    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
+    Ring::commit(place, sizeof record, static_cast<u8>(Kind::FRAME), 0);
+    g_recorder.frames.insert(key, record.id);
+    return record.id;
+}
+
+u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexcept {
+    StackRecord record = {};
+    record.count = count;
+    record.kind = static_cast<u32>(kind);
+    u64 id = combine64(static_cast<u64>(Kind::STACK), count);
+    for (u32 i = 0; i < count; ++i) id = combine64(id, frame_ids[i]);
+    record.id = nonzero(id);
+    const InternLock lock;
+    if (const u64 known = g_recorder.stacks.find(key)) return known;
+    if (g_recorder.stacks.is_full()) return 0;
+    const u32 length = static_cast<u32>(sizeof record) + count * 8;
+    char* place = g_recorder.ring.reserve(length, static_cast<u8>(Kind::STACK));
+    if (place == nullptr) return 0;
+    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
+    memcpy(place + sizeof record, frame_ids, count * 8ull);
+    Ring::commit(place, length, static_cast<u8>(Kind::STACK), 0);
+    g_recorder.stacks.insert(key, record.id);
+    return record.id;
+}
+
+}  // namespace memscope
+
+using namespace memscope;
+
+#define MEMSCOPE_API extern "C" __attribute__((visibility("default")))
+
+MEMSCOPE_API int memscope_set_session(const char* directory) {
+    if (strlen(directory) >= sizeof g_recorder.session) return ENAMETOOLONG;
+    copy_text(g_recorder.session, sizeof g_recorder.session, directory);
+    State failed = State::FAILED;
+    g_recorder.state.compare_exchange_strong(failed, State::CLOSED);
+    return 0;
+}
+
+MEMSCOPE_API void memscope_set_ring_bytes(unsigned long long bytes) { g_recorder.ring_bytes = bytes; }
+
+MEMSCOPE_API void memscope_set_wait_ns(unsigned long long ns) {
+    g_recorder.wait_ns = ns;
+    if (g_recorder.ring.is_open()) g_recorder.ring.wait_ns = ns;
+}
+
+MEMSCOPE_API void memscope_start() {
+    if (g_recording.exchange(true, std::memory_order_acq_rel)) return;
+    // A process without a ring gets it, and this mark, with its first event: see open_once.
+    if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN) emit_system(SystemEvent::START_TRACE);
+}
+
+MEMSCOPE_API void memscope_stop() {
+    if (!g_recording.exchange(false, std::memory_order_acq_rel)) return;
+    if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN) emit_system(SystemEvent::STOP_TRACE);
+}
+
+MEMSCOPE_API void memscope_step(unsigned step, unsigned source) {
+    Guard guard;
+    if (!guard || !is_recording() || !ensure_ring()) return;
+    g_recorder.ring.header->step.store(step, std::memory_order_relaxed);
+    Event event(Kind::STEP);
+    event.record.step = step;
+    event.record.attr = step;
+    event.record.aux = source;
+    event.record.stack_py = capture_python_stack(event.flags);
+    emit(event);
+}
+
+MEMSCOPE_API unsigned memscope_current_step() {
+    const RingHeader* header = g_recorder.steps_of.load(std::memory_order_acquire);
+    return header == nullptr ? 0 : header->step.load(std::memory_order_relaxed);
+}
+
+MEMSCOPE_API void memscope_meta(const char* key, const char* value) {
+    Guard guard;
+    if (!guard || !is_recording() || !ensure_ring()) return;
+    Event event(Kind::META);
+    event.record.name = intern_text(key, strlen(key));
+    event.record.attr = intern_text(value, strlen(value));
+    emit(event);
+}
+
+MEMSCOPE_API void memscope_identify(int rank, int local_rank, int world_size, int group_rank, const char* role) {
+    if (!is_recording() || !ensure_ring()) return;
+    RingHeader& header = *g_recorder.ring.header;
+    const struct {
+        const char* key;
+        int value;
+        i32* field;
+    } fields[] = {{"rank", rank, &header.rank},
+                  {"local_rank", local_rank, &header.local_rank},
+                  {"world_size", world_size, &header.world_size},
+                  {"group_rank", group_rank, &header.group_rank}};
+    for (const auto& field : fields) {
+        if (field.value < 0 || *field.field == field.value) continue;
+        *field.field = field.value;
+        char text[16];
+        snprintf(text, sizeof text, "%d", field.value);
+        memscope_meta(field.key, text);
+    }
+    if (role != nullptr && *role != 0 && strncmp(header.role, role, sizeof header.role - 1) != 0) {
+        copy_text(header.role, sizeof header.role, role);
+        memscope_meta("role", role);
+    }
+}
+
+MEMSCOPE_API void memscope_get_stats(memscope_stats* out) {
+    *out = {};
+    out->error = g_recorder.error;
+    out->recording = g_recording.load(std::memory_order_relaxed) ? 1 : 0;
+    if (g_recorder.state.load(std::memory_order_acquire) != State::OPEN) return;
+    const RingHeader& header = *g_recorder.ring.header;
+    out->ring_id = header.ring_id;
+    out->head = header.head.load(std::memory_order_relaxed);
+    for (const auto& lost : header.lost) out->lost += lost.load(std::memory_order_relaxed);
+}

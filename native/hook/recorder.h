@@ -1,0 +1,78 @@
+// The recorder: the one writer's side of a process. Sources call emit(); everything behind it (the ring and
+// when it is made, identity, interning, the current step, what a fork does) is here.
+//
+// A process that has a session but never emits anything creates no file. The ring is made by the first event.
+// A fault (no space, no directory) disables recording for the process and leaves the reason in stats().
+#pragma once
+
+#include <atomic>
+
+#include "record/intern.h"
+#include "record/ring.h"
+
+namespace memscope {
+
+// Set while events are wanted. The only thing a hook reads when recording is off.
+extern std::atomic<bool> g_recording;
+
+inline bool is_recording() noexcept { return __builtin_expect(g_recording.load(std::memory_order_relaxed), 0); }
+
+struct Event {
+    Kind kind;
+    u8 flags = 0;
+    EventRecord record = {};
+
+    explicit Event(Kind what) noexcept : kind(what) {
+        record.used = record.total = kUnknown;
+        record.device = kNoDevice;
+    }
+};
+
+// Fills ts, tid and (unless set) step, and writes the event to the ring. Call inside a Guard.
+void emit(Event& event) noexcept;
+
+// Defines the string once per ring and returns its id; 0 when it could not be defined.
+u64 intern_text(const char* text, std::size_t bytes) noexcept;
+u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
+                 std::size_t function_bytes, u32 line) noexcept;
+u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexcept;
+u64 find_frame(u64 key) noexcept;
+u64 find_stack(u64 key) noexcept;
+
+// Makes sure that there is a ring, so that the intern tables may be used. False: this process records nothing.
+bool ensure_ring() noexcept;
+
+}  // namespace memscope
+
+// The C interface of the library, used by the Python module and by programs that link it.
+extern "C" {
+
+// Where rings go: the session directory. Copied. Returns 0, or ENAMETOOLONG.
+int memscope_set_session(const char* directory);
+void memscope_set_ring_bytes(unsigned long long bytes);
+void memscope_set_wait_ns(unsigned long long ns);  // 0: never block
+
+// Recording on or off; a SYSTEM event marks either in the ring. Idempotent.
+void memscope_start();
+void memscope_stop();
+
+// The number of the step that now begins. source: memscope::StepSource.
+void memscope_step(unsigned step, unsigned source);
+unsigned memscope_current_step();
+
+// Amends the identity in the ring's header and as META events. A negative value leaves the field as it is.
+void memscope_identify(int rank, int local_rank, int world_size, int group_rank, const char* role);
+
+// A META event of any key and value.
+void memscope_meta(const char* key, const char* value);
+
+struct memscope_stats {
+    unsigned long long events;   // bytes ever reserved in the ring, and ...
+    unsigned long long ring_id;  // 0: no ring yet
+    unsigned long long head;
+    unsigned long long lost;
+    int error;  // errno that disabled recording, or 0
+    int recording;
+};
+void memscope_get_stats(memscope_stats* out);
+}

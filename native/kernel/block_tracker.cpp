@@ -1,0 +1,566 @@
+#include "kernel/block_tracker.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace memscope {
+
+namespace {
+
+constexpr u8 kMalloc = static_cast<u8>(Kind::MALLOC);
+constexpr u8 kFree = static_cast<u8>(Kind::FREE);
+constexpr u8 kAccess = static_cast<u8>(Kind::ACCESS);
+constexpr u8 kStep = static_cast<u8>(Kind::STEP);
+
+bool has(u8 flags, Flag flag) noexcept { return (flags & static_cast<u8>(flag)) != 0; }
+
+constexpr const char* kAnomalyText[kAnomalies] = {
+#define X(name, text, meaning) text,
+    MEMSCOPE_ANOMALIES(X)
+#undef X
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- feeding
+
+BlockTracker::BlockTracker(std::size_t max_points, std::size_t max_sites)
+    : max_points_(max_points), max_sites_(max_sites), point_limit_(max_points) {}
+
+void BlockTracker::add_process(u32 process, i64 parent) {
+    const auto [entry, added] = process_index_.try_emplace(process, static_cast<u32>(processes_.size()));
+    if (added) {
+        processes_.emplace_back();
+        processes_.back().id = process;
+    }
+    processes_[entry->second].parent = parent;
+}
+
+void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable* enriched) {
+    Process& process = processes_[process_index_.at(process_id)];
+    PoolState* pool = nullptr;  // of the event before: nearly always the same
+    for (std::size_t row = 0; row < events.n; ++row) {
+        const u8 kind = events.kind[row];
+        const u32 step = events.step[row];
+        // A device's clock, even converted, may lie before or after the events around it.
+        if (!has(events.flags[row], Flag::DEVICE_TIME)) process.last_ts = std::max(process.last_ts, events.ts[row]);
+        if (!process.started) start(process, step, process.last_ts);
+        if (step > process.step) close_steps(process, step, process.last_ts);
+
+        Outcome outcome;
+        outcome.size = events.size[row];
+        if (kind == kMalloc || kind == kFree) {
+            const u8 device_type = events.device_type[row], pool_kind = events.pool[row];
+            const i16 device = events.device[row];
+            if (pool == nullptr || pool->device != device || pool->pool != pool_kind ||
+                pool->device_type != device_type)
+                pool = &obtain_pool(process, device_type, device, pool_kind);
+            if (step < process.step) process.count(Anomaly::LATE_STEP);
+            if (kind == kMalloc)
+                on_malloc(process, *pool, events, row, outcome);
+            else
+                on_free(process, *pool, events, row, outcome);
+            const i64 reserved = events.total[row];
+            if (reserved >= 0) {
+                pool->open.end_reserved = reserved;
+                pool->open.peak_reserved = std::max(pool->open.peak_reserved, reserved);
+            }
+            outcome.live_after = pool->open.end_bytes;
+        } else if (kind == kStep) {
+            if (events.stack_py[row] != 0) process.step_stack = events.stack_py[row];
+        } else if (kind == kAccess && enriched != nullptr) {
+            on_access(process, events, row, outcome);
+        }
+        if (enriched != nullptr) {
+#define X(type, name) enriched->name.push_back(outcome.name);
+            MEMSCOPE_ENRICH_COLUMNS(X)
+#undef X
+        }
+    }
+    process.events += events.n;
+}
+
+void BlockTracker::advance(u32 process_id, u32 step) {
+    Process& process = processes_[process_index_.at(process_id)];
+    if (process.started && step > process.step) close_steps(process, step, process.last_ts);
+}
+
+void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row,
+                             Outcome& outcome) {
+    i64 size = events.size[row];
+    if (size < 0 || size > kMaxBlockBytes) {
+        process.count(Anomaly::BAD_SIZE);
+        size = 0;
+    }
+    Block& block = pool.blocks.claim(events.ptr[row]);
+    if (block.id != 0) {
+        process.count(Anomaly::DOUBLE_MALLOC, block.size);
+        outcome.ended_id = block.id;
+        outcome.ended_size = block.size;
+        end_block(process, pool, block);
+    } else if (pool.ordered != nullptr) {
+        pool.ordered->insert(events.ptr[row]);
+    }
+
+    block.ptr = events.ptr[row];
+    block.id = ++process.allocs;
+    block.size = size;
+    block.ts = events.ts[row];
+    block.step = process.step;
+    block.tid = events.tid[row];
+    block.flags = events.flags[row];
+    block.site = obtain_site(process, pool, events.stack_py[row], events.stack_c[row], size);
+
+    Site& site = sites_[block.site];
+    if (site.allocs == 0) {
+        site.first_step = process.step;
+        site.first_ts = block.ts;
+    }
+    site.last_step = process.step;
+    site.last_ts = block.ts;
+    site.order = block.id;
+    site.allocs += 1;
+    site.alloc_bytes += static_cast<u64>(size);
+    site.live_bytes += size;
+    site.peak_bytes = std::max(site.peak_bytes, site.live_bytes);
+    mark_dirty(process, site, block.site);
+
+    StepRow& open = pool.open;
+    open.allocs += 1;
+    open.alloc_bytes += static_cast<u64>(size);
+    open.end_bytes += size;
+    open.peak_bytes = std::max(open.peak_bytes, open.end_bytes);
+
+    outcome.allocation_id = block.id;
+    outcome.size = size;
+}
+
+void BlockTracker::on_free(Process& process, PoolState& pool, const EventColumns& events, std::size_t row,
+                           Outcome& outcome) {
+    const u64 ptr = events.ptr[row];
+    const i64 said = events.size[row];  // 0 and below: the allocator did not say
+    const Block* block = pool.blocks.find(ptr);
+    if (block == nullptr) {
+        const i64 bytes = said > 0 && said <= kMaxBlockBytes ? said : 0;
+        process.count(process.parent >= 0 ? Anomaly::INHERITED_FREE : Anomaly::UNKNOWN_FREE, bytes);
+        return;
+    }
+    // The thread of a FREE that we made up is ours, not the program's.
+    if (block->tid != events.tid[row] && !has(events.flags[row], Flag::SYNTHETIC))
+        process.count(Anomaly::OTHER_THREAD_FREE, block->size);
+    if (said > 0 && block->size > 0 && said != block->size)
+        process.count(Anomaly::SIZE_MISMATCH, said > block->size ? said - block->size : block->size - said);
+    outcome.allocation_id = block->id;
+    outcome.size = block->size;
+    end_block(process, pool, *block);
+    pool.blocks.erase(block);
+    if (pool.ordered != nullptr) pool.ordered->erase(ptr);
+}
+
+// An ACCESS that does not know its pool is looked for in all pools of its device.
+void BlockTracker::on_access(Process& process, const EventColumns& events, std::size_t row, Outcome& outcome) {
+    const u64 ptr = events.ptr[row];
+    for (const u32 index : process.pools) {
+        PoolState& pool = *pools_[index];
+        if (pool.device_type != events.device_type[row] || pool.device != events.device[row]) continue;
+        if (events.pool[row] != static_cast<u8>(Pool::NONE) && events.pool[row] != pool.pool) continue;
+        const Block* block = pool.blocks.find(ptr);
+        if (block == nullptr) {
+            if (pool.ordered == nullptr) {
+                pool.ordered = std::make_unique<std::set<u64>>();
+                pool.blocks.each([&pool](const Block& live) { pool.ordered->insert(live.ptr); });
+            }
+            const auto after = pool.ordered->upper_bound(ptr);
+            if (after == pool.ordered->begin()) continue;
+            block = pool.blocks.find(*std::prev(after));
+            if (ptr - block->ptr >= static_cast<u64>(block->size)) continue;
+        }
+        outcome.allocation_id = block->id;
+        return;
+    }
+}
+
+// Books the end of a block that is still in the map.
+void BlockTracker::end_block(Process& process, PoolState& pool, const Block& block) {
+    Site& site = sites_[block.site];
+    site.frees += 1;
+    site.freed_bytes += static_cast<u64>(block.size);
+    site.live_bytes -= block.size;
+    mark_dirty(process, site, block.site);
+
+    StepRow& open = pool.open;
+    open.frees += 1;
+    open.freed_bytes += static_cast<u64>(block.size);
+    open.end_bytes -= block.size;
+    open.min_bytes = std::min(open.min_bytes, open.end_bytes);
+}
+
+void BlockTracker::mark_dirty(Process& process, Site& site, u32 id) {
+    if (site.dirty) return;
+    site.dirty = true;
+    process.dirty.push_back(id);
+}
+
+void BlockTracker::Process::count(Anomaly kind, i64 bytes, u64 times) noexcept {
+    anomaly_count[static_cast<std::size_t>(kind)] += times;
+    anomaly_bytes[static_cast<std::size_t>(kind)] += bytes;
+}
+
+// ------------------------------------------------------------------------------------- pools and sites
+
+BlockTracker::PoolState& BlockTracker::obtain_pool(Process& process, u8 device_type, i16 device, u8 pool) {
+    for (const u32 index : process.pools) {
+        PoolState& known = *pools_[index];
+        if (known.device == device && known.pool == pool && known.device_type == device_type) return known;
+    }
+    const u32 index = static_cast<u32>(pools_.size());
+    pools_.push_back(std::make_unique<PoolState>());
+    process.pools.push_back(index);
+    PoolState& added = *pools_.back();
+    added.index = index;
+    added.process = static_cast<u32>(&process - processes_.data());
+    added.device_type = device_type;
+    added.device = device;
+    added.pool = pool;
+    added.open.step = process.step;
+    added.open.start_ts = process.step_start_ts;
+    return added;
+}
+
+u32 BlockTracker::obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size) {
+    u32 id = pool.sites.find(stack_py, stack_c);
+    if (id != kNone) return id;
+    if (sites_.size() >= max_sites_ && (stack_py != 0 || stack_c != 0)) {
+        process.count(Anomaly::FOLDED_SITE, size);
+        return obtain_site(process, pool, 0, 0, size);
+    }
+    id = static_cast<u32>(sites_.size());
+    sites_.emplace_back();
+    sites_.back().pool = pool.index;
+    sites_.back().stack_py = stack_py;
+    sites_.back().stack_c = stack_c;
+    pool.sites.add(stack_py, stack_c, id);
+    return id;
+}
+
+std::size_t BlockTracker::SiteIndex::probe(const std::vector<Slot>& slots, u64 stack_py, u64 stack_c) noexcept {
+    const std::size_t mask = slots.size() - 1;
+    std::size_t at = static_cast<std::size_t>(combine64(stack_py, stack_c)) & mask;
+    while (slots[at].site != kNone && (slots[at].stack_py != stack_py || slots[at].stack_c != stack_c))
+        at = (at + 1) & mask;
+    return at;
+}
+
+u32 BlockTracker::SiteIndex::find(u64 stack_py, u64 stack_c) const noexcept {
+    return slots_.empty() ? kNone : slots_[probe(slots_, stack_py, stack_c)].site;
+}
+
+void BlockTracker::SiteIndex::add(u64 stack_py, u64 stack_c, u32 site) {
+    if ((count_ + 1) * 2 > slots_.size()) {
+        std::vector<Slot> larger(slots_.empty() ? 16 : slots_.size() * 2);
+        for (const Slot& slot : slots_)
+            if (slot.site != kNone) larger[probe(larger, slot.stack_py, slot.stack_c)] = slot;
+        slots_ = std::move(larger);
+    }
+    slots_[probe(slots_, stack_py, stack_c)] = Slot{stack_py, stack_c, site};
+    ++count_;
+}
+
+// ------------------------------------------------------------------------------------------------ steps
+
+void BlockTracker::start(Process& process, u32 step, u64 ts) {
+    process.started = true;
+    process.first_step = process.step = step;
+    process.first_ts = process.step_start_ts = ts;
+}
+
+BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noexcept {
+    StepRow row;
+    row.step = number;
+    row.start_bytes = row.end_bytes = row.peak_bytes = row.min_bytes = end_bytes;
+    row.start_reserved = row.end_reserved = row.peak_reserved = end_reserved;
+    row.start_ts = row.end_ts = ts;
+    return row;
+}
+
+void BlockTracker::close_steps(Process& process, u32 next, u64 ts) {
+    const u32 silent = next - process.step - 1;
+    const u32 rows = std::min(silent, kMaxSilentSteps);
+    if (rows < silent) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
+    for (const u32 index : process.pools) {
+        PoolState& pool = *pools_[index];
+        pool.open.end_ts = ts;
+        pool.closed.push_back(pool.open);
+        for (u32 step = next - rows; step < next; ++step) pool.closed.push_back(pool.open.next(step, ts));
+        pool.open = pool.open.next(next, ts);
+    }
+
+    write_points(process);
+    const bool cell_ends = cell(next) > cell(process.step);
+    if (cell_ends) finish_cell(process);
+    process.step = next;
+    process.step_start_ts = ts;
+    if (points_ > point_limit_) thin();
+}
+
+// One point in the tail for every site that changed in the step that closes now.
+void BlockTracker::write_points(Process& process) {
+    for (const u32 id : process.dirty) {
+        Site& site = sites_[id];
+        site.dirty = false;
+        const Point point{id, process.step, site.live_bytes, site.live_blocks()};
+        if (site.tail == kNone) {
+            if (point.bytes == site.grid_bytes && point.blocks == site.grid_blocks) continue;
+            site.tail = static_cast<u32>(process.tail.size());
+            process.tail.push_back(point);
+            ++points_;
+        } else {
+            Point& latest = process.tail[site.tail];
+            if (point.bytes == latest.bytes && point.blocks == latest.blocks) continue;
+            latest = point;
+            process.count(Anomaly::THINNED_POINTS);
+        }
+    }
+    process.dirty.clear();
+}
+
+void BlockTracker::finish_cell(Process& process) {
+    const u32 step = cell_end(process.step);
+    for (const Point& point : process.tail) {
+        sites_[point.site].tail = kNone;
+        add_to_grid(process, point, step);
+    }
+    points_ -= process.tail.size();
+    process.tail.clear();
+}
+
+// Moves a point to the end of its cell, unless the site returned to what it had at the end of the cell before.
+void BlockTracker::add_to_grid(Process& process, const Point& point, u32 step) {
+    Site& site = sites_[point.site];
+    if (point.bytes == site.grid_bytes && point.blocks == site.grid_blocks) {
+        process.count(Anomaly::THINNED_POINTS);
+        return;
+    }
+    site.grid_bytes = point.bytes;
+    site.grid_blocks = point.blocks;
+    process.grid.push_back(Point{point.site, step, point.bytes, point.blocks});
+    ++points_;
+}
+
+void BlockTracker::thin() {
+    u32 last = 0;
+    for (const Process& process : processes_) last = std::max(last, process.step);
+    // Down to three quarters, so that the next time is not at the next step. Cells longer than the run cannot help:
+    // then every site has one point, and only sites are left to blame.
+    while (points_ > max_points_ / 4 * 3 && stride_ <= last) {
+        stride_ *= 2;
+        for (Process& process : processes_) thin(process);
+    }
+    point_limit_ = std::max(max_points_, points_ * 2);
+}
+
+// Rewrites the points of one process for a stride that has just doubled.
+void BlockTracker::thin(Process& process) {
+    const std::vector<Point> old = std::move(process.grid);
+    process.grid = {};
+    for (const Point& point : old) sites_[point.site].grid_bytes = sites_[point.site].grid_blocks = 0;
+    points_ -= old.size();
+
+    std::vector<const Point*> latest;  // of every site in one cell, newest first
+    for (auto from = old.begin(); from != old.end();) {
+        auto to = from;
+        while (to != old.end() && cell(to->step) == cell(from->step)) ++to;
+        ++stamp_;
+        latest.clear();
+        for (auto point = to; point != from;) {
+            --point;
+            Site& site = sites_[point->site];
+            if (site.stamp != stamp_) latest.push_back(&*point);
+            site.stamp = stamp_;
+        }
+        process.count(Anomaly::THINNED_POINTS, 0, static_cast<u64>(to - from) - latest.size());
+
+        const bool still_open = cell(from->step) == cell(process.step);
+        for (auto point = latest.rbegin(); point != latest.rend(); ++point) {
+            Site& site = sites_[(*point)->site];
+            if (!still_open) {
+                add_to_grid(process, **point, cell_end((*point)->step));
+            } else if (site.tail == kNone) {
+                site.tail = static_cast<u32>(process.tail.size());
+                process.tail.push_back(**point);
+                ++points_;
+            } else {
+                process.count(Anomaly::THINNED_POINTS);
+            }
+        }
+        from = to;
+    }
+}
+
+// ----------------------------------------------------------------------------------------------- tables
+
+SiteTable BlockTracker::sites() const {
+    SiteTable table;
+    for (const Site& site : sites_) {
+        const PoolState& pool = *pools_[site.pool];
+        table.process.push_back(processes_[pool.process].id);
+        table.device_type.push_back(pool.device_type);
+        table.device.push_back(pool.device);
+        table.pool.push_back(pool.pool);
+        table.stack_py.push_back(site.stack_py);
+        table.stack_c.push_back(site.stack_c);
+        table.allocs.push_back(site.allocs);
+        table.alloc_bytes.push_back(site.alloc_bytes);
+        table.frees.push_back(site.frees);
+        table.freed_bytes.push_back(site.freed_bytes);
+        table.live_blocks.push_back(site.live_blocks());
+        table.live_bytes.push_back(site.live_bytes);
+        table.peak_bytes.push_back(site.peak_bytes);
+        table.first_step.push_back(site.first_step);
+        table.last_step.push_back(site.last_step);
+        table.first_ts.push_back(site.first_ts);
+        table.last_ts.push_back(site.last_ts);
+        table.order.push_back(site.order);
+    }
+    return table;
+}
+
+SiteStepTable BlockTracker::site_steps() const {
+    SiteStepTable table;
+    const auto append = [&table](const Point& point) {
+        table.site.push_back(point.site);
+        table.step.push_back(point.step);
+        table.live_bytes.push_back(point.bytes);
+        table.live_blocks.push_back(point.blocks);
+    };
+    for (const Process& process : processes_) {
+        for (const Point& point : process.grid) append(point);
+        std::vector<Point> tail;
+        for (const Point& point : process.tail) {
+            const Site& site = sites_[point.site];
+            if (point.bytes != site.grid_bytes || point.blocks != site.grid_blocks) tail.push_back(point);
+        }
+        std::stable_sort(tail.begin(), tail.end(), [](const Point& a, const Point& b) { return a.step < b.step; });
+        for (const Point& point : tail) append(point);
+    }
+    return table;
+}
+
+SurvivorTable BlockTracker::survivors() const {
+    struct Birth {
+        u64 key;  // site, step
+        i64 bytes;
+    };
+    std::vector<Birth> births;
+    std::size_t blocks = 0;
+    for (const auto& pool : pools_) blocks += pool->blocks.size();
+    births.reserve(blocks);
+    for (const auto& pool : pools_)
+        pool->blocks.each(
+            [&births](const Block& block) { births.push_back(Birth{u64{block.site} << 32 | block.step, block.size}); });
+    std::sort(births.begin(), births.end(), [](const Birth& a, const Birth& b) { return a.key < b.key; });
+
+    SurvivorTable table;
+    for (std::size_t at = 0; at < births.size(); ++at) {
+        if (at == 0 || births[at].key != births[at - 1].key) {
+            table.site.push_back(static_cast<u32>(births[at].key >> 32));
+            table.birth_step.push_back(static_cast<u32>(births[at].key));
+            table.bytes.push_back(0);
+            table.blocks.push_back(0);
+        }
+        table.bytes.back() += births[at].bytes;
+        table.blocks.back() += 1;
+    }
+    return table;
+}
+
+StepTable BlockTracker::steps() const {
+    StepTable table;
+    for (const auto& pool : pools_) {
+        const Process& process = processes_[pool->process];
+        const auto append = [&](const StepRow& row, bool complete) {
+            table.process.push_back(process.id);
+            table.device_type.push_back(pool->device_type);
+            table.device.push_back(pool->device);
+            table.pool.push_back(pool->pool);
+            table.step.push_back(row.step);
+            table.start_bytes.push_back(row.start_bytes);
+            table.end_bytes.push_back(row.end_bytes);
+            table.peak_bytes.push_back(row.peak_bytes);
+            table.min_bytes.push_back(row.min_bytes);
+            table.start_reserved.push_back(row.start_reserved);
+            table.end_reserved.push_back(row.end_reserved);
+            table.peak_reserved.push_back(row.peak_reserved);
+            table.allocs.push_back(row.allocs);
+            table.frees.push_back(row.frees);
+            table.alloc_bytes.push_back(row.alloc_bytes);
+            table.freed_bytes.push_back(row.freed_bytes);
+            table.start_ts.push_back(row.start_ts);
+            table.end_ts.push_back(complete ? row.end_ts : process.last_ts);
+            table.complete.push_back(complete ? Bool::YES : Bool::NO);
+        };
+        for (const StepRow& row : pool->closed) append(row, true);
+        append(pool->open, false);
+    }
+    return table;
+}
+
+LiveTable BlockTracker::live() const {
+    LiveTable table;
+    std::vector<const Block*> blocks;
+    for (const auto& pool : pools_) {
+        blocks.clear();
+        pool->blocks.each([&blocks](const Block& block) { blocks.push_back(&block); });
+        std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->id < b->id; });
+        for (const Block* block : blocks) {
+            const Site& site = sites_[block->site];
+            table.process.push_back(processes_[pool->process].id);
+            table.device_type.push_back(pool->device_type);
+            table.device.push_back(pool->device);
+            table.pool.push_back(pool->pool);
+            table.ptr.push_back(block->ptr);
+            table.size.push_back(block->size);
+            table.stack_py.push_back(site.stack_py);
+            table.stack_c.push_back(site.stack_c);
+            table.step.push_back(block->step);
+            table.ts.push_back(block->ts);
+            table.tid.push_back(block->tid);
+            table.flags.push_back(block->flags);
+            table.allocation_id.push_back(block->id);
+            table.site.push_back(block->site);
+        }
+    }
+    return table;
+}
+
+AnomalyTable BlockTracker::anomalies() const {
+    AnomalyTable table;
+    for (const Process& process : processes_) {
+        for (std::size_t kind = 0; kind < kAnomalies; ++kind) {
+            if (process.anomaly_count[kind] == 0) continue;
+            table.process.push_back(process.id);
+            table.kind.emplace_back(kAnomalyText[kind]);
+            table.count.push_back(process.anomaly_count[kind]);
+            table.bytes.push_back(process.anomaly_bytes[kind]);
+        }
+    }
+    return table;
+}
+
+ProcessTable BlockTracker::processes() const {
+    ProcessTable table;
+    for (const Process& process : processes_) {
+        table.process.push_back(process.id);
+        table.parent.push_back(process.parent);
+        table.events.push_back(process.events);
+        table.allocs.push_back(process.allocs);
+        table.first_step.push_back(process.first_step);
+        table.step.push_back(process.step);
+        table.first_ts.push_back(process.first_ts);
+        table.last_ts.push_back(process.last_ts);
+        table.step_stack.push_back(process.step_stack);
+    }
+    return table;
+}
+
+}  // namespace memscope

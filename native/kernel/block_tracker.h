@@ -1,0 +1,247 @@
+// Pairs the MALLOC and FREE events of many processes and keeps what an analysis needs of them, in one pass.
+//
+// In: batches of event columns, one process at a time, in the order of its ring. Out: the tables of tables.h, at
+// any time. Nothing here knows files or Python; module/kernel.cpp binds it.
+//
+//   key     a block is (process, device type, device, pool, address). The same address in another pool is another
+//           block: the driver's segment and the framework's first block in it start at the same place.
+//   site    (process, device type, device, pool, Python stack, native stack): who allocates.
+//   step    an event carries the number of step boundaries its rank had seen. The first event of a process with a
+//           greater number closes the current step and all in between. An event with a smaller number comes from a
+//           thread that was late; it counts to the current step, so that a closed step never changes.
+//
+// Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
+// a site without a stack (anomaly folded_site). Steps: 112 bytes per step and pool. Points (what a site held at the
+// end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all processes
+// becomes twice as coarse (stride), and the points are what they would be had the coarse grid been used from the
+// start: one per site at the last step of every cell of `stride` steps, and one at the site's latest change in the
+// cell that is still open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost
+// that way are the anomaly thinned_points.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "kernel/block_map.h"
+#include "kernel/tables.h"
+#include "record/record.h"
+
+namespace memscope {
+
+// Columns of a batch that the tracker reads. type, name
+#define MEMSCOPE_TRACKER_COLUMNS(X) \
+    X(u8, kind)                     \
+    X(u64, ts)                      \
+    X(u64, ptr)                     \
+    X(i64, size)                    \
+    X(i64, total)                   \
+    X(u64, stack_py)                \
+    X(u64, stack_c)                 \
+    X(u32, tid)                     \
+    X(u32, step)                    \
+    X(i16, device)                  \
+    X(u8, device_type)              \
+    X(u8, pool)                     \
+    X(u8, flags)
+
+// What anomalies() counts. name, text, meaning with the meaning of its bytes
+#define MEMSCOPE_ANOMALIES(X)                                                                                    \
+    X(DOUBLE_MALLOC, "double_malloc", "MALLOC of a live address; the old block ends [its size]")                 \
+    X(UNKNOWN_FREE, "unknown_free", "FREE of an address that is not live [the event's size]")                    \
+    X(INHERITED_FREE, "inherited_free", "the same in a process with a parent: the parent's block, most likely")  \
+    X(OTHER_THREAD_FREE, "other_thread_free", "FREE by another thread than the MALLOC; no fault [its size]")     \
+    X(SIZE_MISMATCH, "size_mismatch", "FREE and MALLOC give different sizes; MALLOC's counts [the difference]")  \
+    X(BAD_SIZE, "bad_size", "MALLOC of a negative or impossible size, counted with size 0 [0]")                  \
+    X(LATE_STEP, "late_step", "MALLOC or FREE of a step before the current one, counted to the current one [0]") \
+    X(STEP_JUMP, "step_jump", "steps without any event that got no row because they are too many [0]")           \
+    X(FOLDED_SITE, "folded_site", "MALLOC whose stacks were dropped because there are too many [its size]")      \
+    X(THINNED_POINTS, "thinned_points", "points dropped by a coarser step grid [0]")
+
+#define X(name, ...) name,
+enum class Anomaly : u8 { MEMSCOPE_ANOMALIES(X) COUNT };
+#undef X
+inline constexpr std::size_t kAnomalies = static_cast<std::size_t>(Anomaly::COUNT);
+
+// Larger than the address space of any process we watch: a size beyond is damage, not a block.
+inline constexpr i64 kMaxBlockBytes = i64{1} << 47;
+// Steps without any event that still get a row each when a process skips them.
+inline constexpr u32 kMaxSilentSteps = 1u << 16;
+
+// One column of a batch. The bytes come from messages and files, so they need not be aligned.
+template <typename T>
+class Column {
+public:
+    Column() = default;
+    explicit Column(const void* bytes) noexcept : bytes_(static_cast<const unsigned char*>(bytes)) {}
+    T operator[](std::size_t row) const noexcept {
+        T value;
+        std::memcpy(&value, bytes_ + row * sizeof(T), sizeof(T));
+        return value;
+    }
+
+private:
+    const unsigned char* bytes_ = nullptr;
+};
+
+struct EventColumns {
+    std::size_t n = 0;
+#define X(type, name) Column<type> name;
+    MEMSCOPE_TRACKER_COLUMNS(X)
+#undef X
+};
+
+class BlockTracker {
+public:
+    BlockTracker(std::size_t max_points, std::size_t max_sites);
+
+    // Comes before feed(). parent: the process that forked or started it, -1 none. A second call changes the parent.
+    void add_process(u32 process, i64 parent);
+    bool has_process(u32 process) const { return process_index_.count(process) != 0; }
+
+    // The next events of `process` (which was added), in ring order. enriched: null, or gets n rows.
+    void feed(u32 process, const EventColumns& events, EnrichTable* enriched);
+
+    // Closes the steps of `process` before `step` without an event: a child hears of its rank's steps only when it
+    // allocates, so at the end of a run it must be brought to the step its rank has reached.
+    void advance(u32 process, u32 step);
+
+    // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
+    u64 stride() const noexcept { return stride_; }
+
+    SiteTable sites() const;
+    SiteStepTable site_steps() const;
+    SurvivorTable survivors() const;
+    StepTable steps() const;
+    LiveTable live() const;
+    AnomalyTable anomalies() const;
+    ProcessTable processes() const;
+
+private:
+    static constexpr u32 kNone = ~u32{0};
+
+    struct Site {
+        u32 pool = 0;        // index into pools_
+        u32 tail = kNone;    // its point in the tail of its process
+        bool dirty = false;  // changed in the current step of its process
+        u64 stack_py = 0, stack_c = 0;
+        u64 allocs = 0, alloc_bytes = 0, frees = 0, freed_bytes = 0;
+        i64 live_bytes = 0, peak_bytes = 0;
+        u32 first_step = 0, last_step = 0;
+        u64 first_ts = 0, last_ts = 0, order = 0;
+        i64 grid_bytes = 0, grid_blocks = 0;  // of its latest point in a finished cell
+        u64 stamp = 0;                        // the latest cell in which thin() met it
+
+        i64 live_blocks() const noexcept { return static_cast<i64>(allocs - frees); }
+    };
+
+    struct Point {
+        u32 site, step;
+        i64 bytes, blocks;
+    };
+
+    struct StepRow {
+        u32 step = 0;
+        i64 start_bytes = 0, end_bytes = 0, peak_bytes = 0, min_bytes = 0;
+        i64 start_reserved = kUnknown, end_reserved = kUnknown, peak_reserved = kUnknown;
+        u64 allocs = 0, frees = 0, alloc_bytes = 0, freed_bytes = 0;
+        u64 start_ts = 0, end_ts = 0;
+
+        // The next step, with nothing happened in it yet.
+        StepRow next(u32 number, u64 ts) const noexcept;
+    };
+
+    // The sites of one pool by their two stacks: open addressing, only grows.
+    class SiteIndex {
+    public:
+        u32 find(u64 stack_py, u64 stack_c) const noexcept;  // kNone: not there
+        void add(u64 stack_py, u64 stack_c, u32 site);       // must not be there
+
+    private:
+        struct Slot {
+            u64 stack_py = 0, stack_c = 0;
+            u32 site = kNone;
+        };
+        // The slot that holds the two stacks, or the empty one where they belong.
+        static std::size_t probe(const std::vector<Slot>& slots, u64 stack_py, u64 stack_c) noexcept;
+
+        std::vector<Slot> slots_;
+        std::size_t count_ = 0;
+    };
+
+    struct PoolState {
+        u32 index = 0;    // into pools_
+        u32 process = 0;  // index into processes_
+        u8 device_type = 0, pool = 0;
+        i16 device = 0;
+        BlockMap blocks;
+        SiteIndex sites;
+        StepRow open;                 // the current step
+        std::vector<StepRow> closed;  // the steps before
+        // Addresses in order, for an ACCESS into the middle of a block. Made when the first such event is enriched:
+        // keeping it costs more than all the rest, and most runs have no ACCESS.
+        std::unique_ptr<std::set<u64>> ordered;
+    };
+
+    struct Process {
+        u32 id = 0;
+        i64 parent = -1;
+        bool started = false;
+        u32 first_step = 0, step = 0;
+        u64 events = 0, allocs = 0;
+        u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0;
+        std::vector<u32> pools;   // indices into pools_
+        std::vector<u32> dirty;   // sites changed in the current step
+        std::vector<Point> grid;  // finished cells: at most one point per site and cell
+        std::vector<Point> tail;  // the cell that is still open: at most one point per site
+        std::array<u64, kAnomalies> anomaly_count{};
+        std::array<i64, kAnomalies> anomaly_bytes{};
+
+        void count(Anomaly kind, i64 bytes = 0, u64 times = 1) noexcept;
+    };
+
+    // What one event did, as the columns of EnrichTable.
+    struct Outcome {
+        u64 allocation_id = 0;
+        i64 size = 0;
+        i64 live_after = -1;
+        u64 ended_id = 0;
+        i64 ended_size = 0;
+    };
+
+    void on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
+    void on_free(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
+    void on_access(Process& process, const EventColumns& events, std::size_t row, Outcome& outcome);
+
+    PoolState& obtain_pool(Process& process, u8 device_type, i16 device, u8 pool);
+    u32 obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size);
+    void end_block(Process& process, PoolState& pool, const Block& block);
+    void mark_dirty(Process& process, Site& site, u32 id);
+
+    void start(Process& process, u32 step, u64 ts);
+    void close_steps(Process& process, u32 next, u64 ts);
+    void write_points(Process& process);
+    void finish_cell(Process& process);
+    void add_to_grid(Process& process, const Point& point, u32 step);
+    void thin();
+    void thin(Process& process);
+    u64 cell(u32 step) const noexcept { return step / stride_; }
+    u32 cell_end(u32 step) const noexcept { return static_cast<u32>((cell(step) + 1) * stride_ - 1); }
+
+    const std::size_t max_points_;
+    const std::size_t max_sites_;
+    std::size_t point_limit_;  // max_points_, or more when even one point per site is more
+    std::size_t points_ = 0;   // in all grids and tails
+    u64 stride_ = 1;
+    u64 stamp_ = 0;
+    std::vector<Process> processes_;
+    std::unordered_map<u32, u32> process_index_;  // id -> index into processes_
+    std::vector<std::unique_ptr<PoolState>> pools_;
+    std::vector<Site> sites_;
+};
+
+}  // namespace memscope

@@ -1,0 +1,158 @@
+// The tables the block tracker hands out: one struct of columns per table, declared once.
+//
+// A table is a list of (type, name); the struct and the Python dict of numpy arrays are made from that list, so a
+// column cannot exist in one of them only. Row i of every column belongs together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "record/record.h"
+
+namespace memscope {
+
+// A truth value stored as one byte: std::vector<bool> has no bytes that numpy could show.
+enum class Bool : u8 { NO = 0, YES = 1 };
+
+// One row per site: a call stack of one process that allocates in one pool. The row's index is the site's id.
+// live_* and peak_bytes: now; first_* and last_*: the site's first and latest allocation; order: number of the
+// latest allocation among all allocations of its process, from 1.
+#define MEMSCOPE_SITE_COLUMNS(X) \
+    X(u32, process)              \
+    X(u8, device_type)           \
+    X(i16, device)               \
+    X(u8, pool)                  \
+    X(u64, stack_py)             \
+    X(u64, stack_c)              \
+    X(u64, allocs)               \
+    X(u64, alloc_bytes)          \
+    X(u64, frees)                \
+    X(u64, freed_bytes)          \
+    X(i64, live_blocks)          \
+    X(i64, live_bytes)           \
+    X(i64, peak_bytes)           \
+    X(u32, first_step)           \
+    X(u32, last_step)            \
+    X(u64, first_ts)             \
+    X(u64, last_ts)              \
+    X(u64, order)
+
+// What a site held at the END of a closed step; only where it differs from the site's row before (0 before the
+// first). Grouped by process, and within it steps do not decrease.
+#define MEMSCOPE_SITE_STEP_COLUMNS(X) \
+    X(u32, site)                      \
+    X(u32, step)                      \
+    X(i64, live_bytes)                \
+    X(i64, live_blocks)
+
+// Blocks alive now, by site and the step they were born in; sorted by both.
+#define MEMSCOPE_SURVIVOR_COLUMNS(X) \
+    X(u32, site)                     \
+    X(u32, birth_step)               \
+    X(i64, bytes)                    \
+    X(i64, blocks)
+
+// One row per step of every process and pool since the pool's first event, the open step included (complete is
+// false). *_bytes: our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the
+// process's: a step ends where the next begins.
+#define MEMSCOPE_STEP_COLUMNS(X) \
+    X(u32, process)              \
+    X(u8, device_type)           \
+    X(i16, device)               \
+    X(u8, pool)                  \
+    X(u32, step)                 \
+    X(i64, start_bytes)          \
+    X(i64, end_bytes)            \
+    X(i64, peak_bytes)           \
+    X(i64, min_bytes)            \
+    X(i64, start_reserved)       \
+    X(i64, end_reserved)         \
+    X(i64, peak_reserved)        \
+    X(u64, allocs)               \
+    X(u64, frees)                \
+    X(u64, alloc_bytes)          \
+    X(u64, freed_bytes)          \
+    X(u64, start_ts)             \
+    X(u64, end_ts)               \
+    X(Bool, complete)
+
+// Every block alive now; grouped by pool, within it in the order of allocation.
+#define MEMSCOPE_LIVE_COLUMNS(X) \
+    X(u32, process)              \
+    X(u8, device_type)           \
+    X(i16, device)               \
+    X(u8, pool)                  \
+    X(u64, ptr)                  \
+    X(i64, size)                 \
+    X(u64, stack_py)             \
+    X(u64, stack_c)              \
+    X(u32, step)                 \
+    X(u64, ts)                   \
+    X(u32, tid)                  \
+    X(u8, flags)                 \
+    X(u64, allocation_id)        \
+    X(u32, site)
+
+// What a number may depend on: only kinds that occurred. See MEMSCOPE_ANOMALIES in block_tracker.h.
+#define MEMSCOPE_ANOMALY_COLUMNS(X) \
+    X(u32, process)                 \
+    X(std::string, kind)            \
+    X(u64, count)                   \
+    X(i64, bytes)
+
+// One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
+// last, 0 unknown. With events 0 nothing was fed, and the other fields say nothing.
+#define MEMSCOPE_PROCESS_COLUMNS(X) \
+    X(u32, process)                 \
+    X(i64, parent)                  \
+    X(u64, events)                  \
+    X(u64, allocs)                  \
+    X(u32, first_step)              \
+    X(u32, step)                    \
+    X(u64, first_ts)                \
+    X(u64, last_ts)                 \
+    X(u64, step_stack)
+
+// What the tracker knows about each event of one batch, in the batch's order.
+//   allocation_id  MALLOC: number of the block within its process, from 1; FREE, ACCESS: the block's; else 0
+//   size           FREE of a live block: the block's size; else the event's
+//   live_after     MALLOC, FREE: live bytes of that process, device and pool after the event; else -1
+//   ended_id       MALLOC of an address that was still live: the block that ended there, whose end is part of
+//   ended_size     live_after, and its size; else 0
+#define MEMSCOPE_ENRICH_COLUMNS(X) \
+    X(u64, allocation_id)          \
+    X(i64, size)                   \
+    X(i64, live_after)             \
+    X(u64, ended_id)               \
+    X(i64, ended_size)
+
+#define MEMSCOPE_DECLARE_COLUMN(type, name) std::vector<type> name;
+
+struct SiteTable {
+    MEMSCOPE_SITE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct SiteStepTable {
+    MEMSCOPE_SITE_STEP_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct SurvivorTable {
+    MEMSCOPE_SURVIVOR_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct StepTable {
+    MEMSCOPE_STEP_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct LiveTable {
+    MEMSCOPE_LIVE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct AnomalyTable {
+    MEMSCOPE_ANOMALY_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct ProcessTable {
+    MEMSCOPE_PROCESS_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct EnrichTable {
+    MEMSCOPE_ENRICH_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+
+#undef MEMSCOPE_DECLARE_COLUMN
+
+}  // namespace memscope

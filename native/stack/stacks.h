@@ -1,0 +1,52 @@
+// Call stacks: turns where a thread is into a 64-bit stack id, without ever waiting for the GIL.
+//
+// A stack is recognised by a key made from addresses (code objects and instruction offsets, or return
+// addresses), which costs one table look-up; only a stack never seen before is described and defined in the
+// ring. How to walk Python frames depends on the interpreter's version and comes from the Python module, which
+// is compiled against its headers (module/python_frames.c).
+#pragma once
+
+#ifdef __cplusplus
+#include "record/record.h"
+#else
+#include <stdint.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Text of one frame. Paths longer than the buffers are cut.
+typedef struct memscope_frame_text {
+    char file[1024];
+    unsigned file_bytes;
+    char function[512];
+    unsigned function_bytes;
+    unsigned line;
+} memscope_frame_text;
+
+typedef struct memscope_python_frames {
+    // Writes up to `max` frames of the calling thread, innermost first: a key that identifies code and
+    // instruction, and a handle valid while the thread stays where it is. Returns the count; 0 when the thread
+    // has no usable Python state. Must not allocate, lock, or touch a reference count.
+    unsigned (*walk)(uint64_t* keys, const void** handles, unsigned max);
+    void (*describe)(const void* handle, memscope_frame_text* out);
+} memscope_python_frames;
+
+// nullptr: no Python stacks any more (the interpreter is finishing).
+void memscope_set_python_frames(const memscope_python_frames* frames);
+// Frames kept per stack; 0: none.
+void memscope_set_stack_depth(unsigned python, unsigned native);
+
+#ifdef __cplusplus
+}
+
+namespace memscope {
+
+// Both return 0 when stacks of this sort are off or there is none, and set Flag::STACK_LOST in `flags` when one
+// was there but could not be defined. Call inside a Guard.
+u64 capture_python_stack(u8& flags) noexcept;
+u64 capture_native_stack(u8& flags) noexcept;
+
+}  // namespace memscope
+#endif
