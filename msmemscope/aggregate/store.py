@@ -253,7 +253,7 @@ def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
         compression="zstd",
         compression_level=1,
         use_dictionary=varying,
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in DELTA_COLUMNS},
+        column_encoding=dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         dictionary_pagesize_limit=4 << 20,
         write_statistics=["ts", "kind", "step", "ring"],
     ) as writer:
