@@ -148,6 +148,10 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
 
 def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator) -> int:
     """Rolls, writes the outputs and the last run.json."""
+    if not shard.rings:
+        # No process turned out to be one to watch. The directory is ours and holds nothing.
+        shutil.rmtree(run, ignore_errors=True)
+        return 0
     coordinator.end(_read_finish(session_dir / "finish"))
     if not shard.close(GIVE_UP_S):
         raise MemscopeError(
@@ -157,9 +161,17 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
     coordinator.write_losses()
     coordinator.write()
     try:
-        from msmemscope.report.outputs import write_outputs  # imports the analyses: only now
+        from msmemscope.report.console import print_text
+        from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
 
-        write_outputs(run, config=session.get("config"))
+        try:
+            outcome = write_outputs(run, config=session.get("config"))
+        except OutputError as error:
+            print_text(error.outcome.text)
+            raise
+        print_text(outcome.text)
+        for note in outcome.notes:
+            print(f"[msmemscope] Note: {note}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         print(f"msmemscope: the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
               file=sys.stderr)  # fmt: skip

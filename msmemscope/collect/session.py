@@ -73,7 +73,7 @@ class Session:
             "output": os.path.abspath(config.output_path),
             "run": os.path.join(os.path.abspath(config.output_path), run),
             "config": config.as_dict(),
-            "argv": argv,
+            "program": argv,
             "host": os.uname().nodename,
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
