@@ -1,1 +1,129 @@
-"""msMemScope, the distributed edition: what a training or inference job does with its memory, over all ranks."""
+"""msMemScope, the distributed edition: what a training or inference job does with its memory, over all ranks.
+
+The Python API of upstream. Inside a rank this package imports nothing but the standard library and _native, and
+starts no thread; the analyses below are imported when they are first used.
+
+>>> import msmemscope
+>>> msmemscope.config(analysis="leaks")   # doctest: +SKIP
+>>> msmemscope.start()                    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from msmemscope.collect.config import Config
+    from msmemscope.collect.session import Session
+
+__all__ = ["config", "get_analyzer_config", "list_analyzers", "start", "step", "stop"]
+
+_config: Config | None = None
+
+
+def config(**options: str) -> None:
+    """Sets what is collected and where it goes; docs/api.md lists the keywords.
+
+    Every call starts from the defaults and switches to collecting from start() on. `format`, `output_path` and
+    `watch` hold for the whole run: once it has begun they are kept, with a warning.
+
+    Raises TypeError for a value that is not a text, ValueError for an unknown keyword or a wrong value.
+    """
+    global _config
+    from msmemscope.collect.config import parse_keywords
+
+    parsed = parse_keywords(options, _config or _launched_config())
+    for text in (*parsed.warnings, *parsed.missing):
+        _say(f"Warning: {text}")
+    _config = parsed.config
+    if _running():
+        from msmemscope import _native
+
+        chosen = _config
+        _native.set_stack_depth(
+            chosen.python_stack_depth if chosen.python_stack else 0, chosen.c_stack_depth if chosen.c_stack else 0
+        )
+
+
+def start() -> None:
+    """Begins (or goes on with) recording in this process.
+
+    Under `msmemscope program` this switches recording on in the running session. In a program that was started
+    without it, the first process of the node starts agent and aggregator, the others join them.
+
+    Raises MemscopeError when no session can be had.
+    """
+    from msmemscope import _native
+    from msmemscope.collect.attach import attach, attached, watch_torch
+
+    if attached() is None:
+        attach(_session())
+    watch_torch()
+    _native.start()
+
+
+def stop() -> None:
+    """Stops recording in this process. start() goes on with it."""
+    from msmemscope import _native
+
+    _native.stop()
+
+
+def step() -> None:
+    """Says that a step ends here and the next begins; call it once per iteration. Does nothing while not recording.
+
+    With a call at the end of each iteration, iteration i (counted from 0) is step i.
+    """
+    if not _running():
+        return
+    from msmemscope.collect.attach import clock
+    from msmemscope.vocabulary import StepSource
+
+    clock.boundary(StepSource.API)
+
+
+def list_analyzers() -> list[str]:
+    """The names of the analyses that can be run on a run's tables."""
+    from msmemscope.analysis import registry
+
+    return list(registry.list_analyzers())
+
+
+def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
+    """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
+    from msmemscope.analysis import registry
+
+    return dict(registry.get_analyzer_config(analyzer_type))
+
+
+def _session() -> Session:
+    import os
+
+    from msmemscope.collect.config import parse_keywords
+    from msmemscope.collect.session import SESSION_VARIABLE, Session
+
+    if directory := os.environ.get(SESSION_VARIABLE):
+        return Session.load(directory)
+    from msmemscope.collect.library import join_or_create
+
+    return join_or_create(_config or parse_keywords({"analysis": "leaks"}).config)
+
+
+def _launched_config() -> Config | None:
+    """The options of the command line, when this process was started by it."""
+    from msmemscope.collect.attach import attached
+
+    session = attached()
+    return session.config.replaced(effective=True) if session is not None else None
+
+
+def _running() -> bool:
+    import sys
+
+    native = sys.modules.get("msmemscope._native")
+    return native is not None and bool(native.stats()["recording"])
+
+
+def _say(text: str) -> None:
+    import sys
+
+    print(f"[msmemscope] {text}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-RECORD_VERSION = 0x4d01
+RECORD_VERSION = 0x4D01
 UNKNOWN = -1
 NO_DEVICE = -1
 

@@ -48,7 +48,7 @@ def render(text: str) -> str:
         "",
         "from enum import IntEnum, IntFlag",
         "",
-        f"RECORD_VERSION = {constant(text, 'kRecordVersion'):#06x}",
+        f"RECORD_VERSION = 0x{constant(text, 'kRecordVersion'):04X}",
         f"UNKNOWN = {constant(text, 'kUnknown')}",
         f"NO_DEVICE = {constant(text, 'kNoDevice')}",
         "",

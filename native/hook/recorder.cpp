@@ -223,6 +223,13 @@ int open_ring() noexcept {
     return Ring::publish(path);
 }
 
+void emit_system(SystemEvent what) noexcept {
+    const Guard guard;  // whether or not we are inside one: emit() itself calls nothing that is hooked
+    Event event(Kind::SYSTEM);
+    event.record.aux = static_cast<u32>(what);
+    emit(event);
+}
+
 bool open_once() noexcept {
     Recorder& self = g_recorder;
     for (;;) {
@@ -234,17 +241,12 @@ bool open_once() noexcept {
             self.error = open_ring();
             if (self.error != 0) g_recording.store(false, std::memory_order_relaxed);
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
-            return self.error == 0;
+            if (self.error != 0) return false;
+            emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
+            return true;
         }
         sched_yield();  // another thread is opening it; a few hundred microseconds, once
     }
-}
-
-void emit_system(SystemEvent what) noexcept {
-    Guard guard;
-    Event event(Kind::SYSTEM);
-    event.record.aux = static_cast<u32>(what);
-    emit(event);
 }
 
 // --- fork and exit ---------------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ MEMSCOPE_API void memscope_set_wait_ns(unsigned long long ns) {
 
 MEMSCOPE_API void memscope_start() {
     if (g_recording.exchange(true, std::memory_order_acq_rel)) return;
-    // A process without a ring gets it, and this mark, with its first event: see emit_start_mark.
+    // A process without a ring gets it, and this mark, with its first event: see open_once.
     if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN) emit_system(SystemEvent::START_TRACE);
 }
 

@@ -1,0 +1,200 @@
+# `make help` names every chore. Nothing is needed but Python 3.10 or later (with its headers) and a C++17 compiler;
+# CMake and Ninja come from pip when the machine has none.
+#
+# What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
+# for example TORCH=torch==2.11.0), PIP_ARGS (for example --extra-index-url …), JOBS, FUZZ_SECONDS.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PIP_ARGS ?=
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+DEMO_OUTPUT ?= out/demo
+
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check
+export PATH := $(abspath $(BIN)):$(PATH)
+
+# One stamp per content of what is installed: change pyproject.toml, torch or Python and `make setup` runs again.
+REQUIREMENTS_HASH := $(shell { cat pyproject.toml; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
+TOOLS := $(VENV)/requirements-$(REQUIREMENTS_HASH)
+TORCH_INSTALLED := $(VENV)/torch-$(REQUIREMENTS_HASH)
+INSTALLED := $(VENV)/installed-$(REQUIREMENTS_HASH)
+
+NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
+CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
+CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
+NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
+GENERATOR = -G Ninja
+
+##@ Use
+
+.PHONY: help
+help: ## list these chores
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and the tools for tests and checks
+
+.PHONY: demo
+demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
+	@mkdir -p $(DEMO_OUTPUT)
+	@msmemscope --output-path $(DEMO_OUTPUT) torchrun --nproc-per-node 4 examples/leaky_ddp.py
+	@echo "Run directory: $$(ls -1dt $(DEMO_OUTPUT)/run_* | head -n 1)"
+
+##@ Test
+
+.PHONY: test
+test: test-native setup ## every test: native, unit, whole jobs
+	pytest
+
+.PHONY: test-native
+test-native: $(TOOLS) ## unit tests of the native part
+	cmake -S . -B build/native $(GENERATOR) $(NATIVE_TESTS)
+	$(call CMAKE_BUILD,build/native)
+	ctest --test-dir build/native --output-on-failure
+
+.PHONY: test-unit
+test-unit: setup ## Python tests of single parts
+	pytest tests/unit
+
+.PHONY: test-job
+test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
+	pytest tests/job
+
+.PHONY: test-asan
+test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake -S . -B build/asan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
+	$(call CMAKE_BUILD,build/asan)
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ctest --test-dir build/asan --output-on-failure
+
+.PHONY: test-tsan
+test-tsan: $(TOOLS) ## native tests under ThreadSanitizer
+	cmake -S . -B build/tsan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=thread
+	$(call CMAKE_BUILD,build/tsan)
+	TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build/tsan --output-on-failure
+
+.PHONY: test-aarch64
+test-aarch64: $(TOOLS) ## cross-compile the native part for aarch64 and run its tests under qemu-user
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
+	  echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
+	cmake -S . -B build/aarch64 $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_TOOLCHAIN_FILE=tools/aarch64-toolchain.cmake
+	$(call CMAKE_BUILD,build/aarch64)
+	ctest --test-dir build/aarch64 --output-on-failure
+
+.PHONY: test-wheel
+test-wheel: $(TOOLS) ## build the wheel, install it into an environment of its own, and look at it
+	rm -rf build/wheel build/wheel-venv
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python -m pip install --quiet --no-deps build/wheel/*.whl
+	cd build && wheel-venv/bin/python ../tools/check_installation.py
+
+##@ Check
+
+.PHONY: check
+check: lint types imports generated warnings ## everything below
+
+.PHONY: lint
+lint: $(TOOLS) ## ruff and clang-format
+	ruff check .
+	ruff format --check .
+	clang-format --dry-run -Werror $(CXX_FORMATTED)
+
+.PHONY: types
+types: $(TOOLS) ## mypy --strict
+	mypy
+
+.PHONY: imports
+imports: $(TOOLS) ## who imports whom
+	PYTHONPATH=. lint-imports --no-cache
+
+.PHONY: generated
+generated: $(TOOLS) ## generated files are what their sources say
+	$(PY) tools/generate_vocabulary.py --check
+	if [ -e tools/generate_reference.py ]; then PYTHONPATH=. $(PY) tools/generate_reference.py --check; fi
+
+.PHONY: warnings
+warnings: $(TOOLS) ## the whole native part compiles with warnings as errors
+	cmake -S . -B build/warnings $(GENERATOR) -DMEMSCOPE_WERROR=ON -DMEMSCOPE_TESTS=ON \
+	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
+	$(call CMAKE_BUILD,build/warnings)
+
+.PHONY: format
+format: $(TOOLS) ## let ruff and clang-format rewrite the sources
+	ruff check --fix .
+	ruff format .
+	clang-format -i $(CXX_FORMATTED)
+
+##@ Measure and search
+
+.PHONY: bench
+bench: setup ## every benchmark; each prints a table of ratios and medians
+	cmake -S . -B build/bench $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=Release
+	$(call CMAKE_BUILD,build/bench)
+	build/bench/tests/native/ring_bench
+	for file in benchmarks/*.py; do [ -e "$$file" ] || continue; echo; echo "== $$file"; $(PY) "$$file"; done
+
+.PHONY: fuzz
+fuzz: $(TOOLS) ## FUZZ_SECONDS (60) of malformed rings and batches into each reader, under ASan and UBSan
+	compiler=$$(command -v clang++ || command -v c++); \
+	cmake -S . -B build/fuzz $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_CXX_COMPILER=$$compiler \
+	  -DCMAKE_C_COMPILER=$$(command -v clang || command -v cc) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
+	$(call CMAKE_BUILD,build/fuzz) --target fuzz_programs
+	export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
+	for target in build/fuzz/tests/native/*_fuzz; do echo "== $$target"; "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=build/fuzz/; done
+
+##@ Write
+
+.PHONY: vocabulary
+vocabulary: ## write msmemscope/vocabulary.py from native/record/record.h
+	$(PYTHON) tools/generate_vocabulary.py
+
+.PHONY: docs
+docs: $(TOOLS) ## write the generated pages of docs/
+	if [ -e tools/generate_reference.py ]; then PYTHONPATH=. $(PY) tools/generate_reference.py; fi
+
+.PHONY: dist
+dist: $(TOOLS) ## sdist and wheel in dist/
+	rm -rf dist
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+	$(PY) -c "import scikit_build_core.build as backend; print(backend.build_sdist('dist'))"
+
+.PHONY: clean
+clean: ## remove what was built; .venv stays
+	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -f $(VENV)/installed-*
+
+.PHONY: distclean
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)
+
+# ---------------------------------------------------------------------------------------------------------------
+
+$(TOOLS):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or later is needed; PYTHON=$(PYTHON) is older" >&2; exit 1; }
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make environments (on Debian: apt-get install python3-venv python3-dev)" >&2; exit 1; }
+	rm -f $(VENV)/requirements-* $(VENV)/torch-* $(VENV)/installed-*
+	$(PY) tools/print_requirements.py test dev > $(VENV)/requirements.txt
+	$(PIP) install $(PIP_ARGS) -r $(VENV)/requirements.txt
+	touch $@
+
+$(TORCH_INSTALLED): $(TOOLS)
+	rm -f $(VENV)/torch-*
+	$(PIP) install $(PIP_ARGS) '$(TORCH)'
+	touch $@
+
+# Editable: a change to a .py file needs nothing, a change to native/ an incremental build of seconds.
+$(INSTALLED): $(TORCH_INSTALLED) $(NATIVE_SOURCES)
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@

@@ -1,0 +1,78 @@
+"""The node process of library mode: agent and aggregator for ranks that were not launched under watch.
+
+In: a session directory. It ends by itself: when every process that joined is gone, it lets both services finish,
+and removes the directory. While the launcher of the ranks lives, it waits a little for an elastic restart.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from msmemscope.collect.library import CLOSING, JOINED, LAUNCHER, process_start
+from msmemscope.collect.session import Session
+from msmemscope.errors import MemscopeError
+from msmemscope.launchers.services import Services
+from msmemscope.launchers.supervise import say
+
+POLL_S = 0.2
+RESTART_GRACE_S = 10.0  # an elastic agent starts its workers again within this time
+
+
+def main(directory: str) -> int:
+    """Serves the session until its last process is gone; the exit status of the aggregator."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        session = Session.load(directory)
+    except MemscopeError as error:
+        say(str(error))
+        return error.exit_status
+    services = Services(session)
+    try:
+        _wait_for_the_last(session, services)
+        Path(session.path(CLOSING)).touch()
+        services.finish()
+        while not services.are_done:
+            services.tend()
+            time.sleep(POLL_S)
+    finally:
+        services.stop()
+        shutil.rmtree(session.directory, ignore_errors=True)
+    return services.aggregator.status or 0
+
+
+def _wait_for_the_last(session: Session, services: Services) -> None:
+    alone_since: float | None = None
+    while not services.are_done:
+        services.tend()
+        if _anybody_lives(session):
+            alone_since = None
+        else:
+            alone_since = alone_since if alone_since is not None else time.monotonic()
+            if not _launcher_lives(session) or time.monotonic() - alone_since > RESTART_GRACE_S:
+                return
+        time.sleep(POLL_S)
+
+
+def _anybody_lives(session: Session) -> bool:
+    for mark in Path(session.directory).glob(f"{JOINED}*"):
+        pid, start = mark.name.removeprefix(JOINED).split("-")
+        if process_start(int(pid)) == int(start):
+            return True
+    return False
+
+
+def _launcher_lives(session: Session) -> bool:
+    try:
+        pid, start = Path(session.path(LAUNCHER)).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return False
+    return process_start(int(pid)) == int(start)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

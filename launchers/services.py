@@ -1,0 +1,115 @@
+"""The two processes of a node beside the program: agent and aggregator. Started, watched, restarted.
+
+Both live in a process group of their own, so that Ctrl-C reaches the program alone, and both recover what they
+had when they are started again: what a SIGKILL takes from them is only time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msmemscope
+from msmemscope.collect.session import FINISH, Session
+
+MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
+RESTARTS = 20  # per service and run; a service that cannot live is given up, and said so
+RESTART_PAUSE_S = 0.2
+
+
+class Service:
+    """One of the two, as a child process."""
+
+    def __init__(self, name: str, session: Session) -> None:
+        self.name = name
+        self.restarts = 0
+        self.status: int | None = None  # its last exit status once it is not started again
+        self._session = session
+        self._not_before = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
+        # Where this package was imported from, installed or not.
+        package = Path(msmemscope.__file__).resolve().parent.parent
+        paths = [str(package), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULES[self.name], self._session.directory],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # stdout belongs to the program
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_unblock_signals,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is None
+
+    def tend(self) -> None:
+        """Notices its end and starts it again, unless it ended as it should or has died too often."""
+        if self.status is not None:
+            return
+        status = self._process.poll()
+        if status is None:
+            return
+        if self._not_before == 0.0:
+            if status == 0 or status in (2, 3, 4) or self.restarts >= RESTARTS:
+                self.status = status
+                return
+            self._not_before = time.monotonic() + RESTART_PAUSE_S
+        if time.monotonic() >= self._not_before:
+            self._not_before = 0.0
+            self.restarts += 1
+            self._start()
+
+    def stop(self) -> None:
+        """Ends it for good."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self.status = self._process.returncode
+
+
+class Services:
+    """Agent and aggregator of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.aggregator = Service("aggregator", session)
+        self.agent = Service("agent", session)
+
+    def tend(self) -> None:
+        self.aggregator.tend()
+        self.agent.tend()
+
+    @property
+    def are_done(self) -> bool:
+        """Nothing more will come: the aggregator has ended, for good or because it cannot live."""
+        return not self.aggregator.is_running
+
+    def finish(self) -> None:
+        """Tells both that the program has ended."""
+        Path(self._session.path(FINISH)).touch()
+
+    def stop(self) -> None:
+        self.agent.stop()
+        self.aggregator.stop()
+
+
+def _unblock_signals() -> None:
+    """The supervisor blocks the signals it waits for; a mask outlives exec."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

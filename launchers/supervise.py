@@ -1,0 +1,121 @@
+"""Runs a program under watch: session, agent and aggregator around it, its exit status and signals passed through.
+
+In: a Config and the program's argv. Out: the program's exit status; a run directory written by the aggregator.
+Called by `msmemscope [options] program args`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from msmemscope.collect.config import Config
+from msmemscope.collect.session import Session
+from msmemscope.errors import MemscopeError
+from msmemscope.launchers.registry import launcher_of
+from msmemscope.launchers.services import Services
+
+POLL_S = 0.1
+_FORWARDED = {signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_WAITED = {*_FORWARDED, signal.SIGINT, signal.SIGCHLD}
+_SI_KERNEL = 0x80  # si_code of a signal from the terminal (asm-generic/siginfo.h): the program has it already
+
+
+def run(config: Config, argv: list[str]) -> int:
+    """Runs `argv` watched and returns its exit status; when a signal ended it, ends this process by the same one
+    (128 + n where that is not possible). Raises MemscopeError when the program cannot be started."""
+    session = Session.create(config, argv, mode="launched")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    services = Services(session)
+    try:
+        status = _run_program(session, argv, services)
+        _note_exit(session, status)
+        _finish(session, services)
+    finally:
+        services.stop()
+        shutil.rmtree(session.directory, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    if status < 0:
+        _die_by(-status)
+        return 128 - status
+    return status
+
+
+def _run_program(session: Session, argv: list[str], services: Services) -> int:
+    launcher = launcher_of(argv)
+    environment = {**os.environ, **session.environment(distributed=launcher is not None)}
+    try:
+        program = subprocess.Popen(argv, env=environment, preexec_fn=_unblock_signals)
+    except OSError as error:
+        raise MemscopeError(f"cannot run {argv[0]} ({error.strerror}): check its name and mode") from None
+    while True:
+        arrived = signal.sigtimedwait(_WAITED, POLL_S)
+        if arrived is not None and _concerns_program(arrived):
+            with suppress(ProcessLookupError):
+                program.send_signal(arrived.si_signo)
+        services.tend()
+        status = program.poll()
+        if status is not None:
+            return status
+
+
+def _concerns_program(arrived: signal.struct_siginfo) -> bool:
+    """A signal sent to us alone is meant for the program; Ctrl-C went to the whole foreground group."""
+    if arrived.si_signo == signal.SIGCHLD:
+        return False
+    return arrived.si_code != _SI_KERNEL
+
+
+def _note_exit(session: Session, status: int) -> None:
+    session.facts["exit_status"] = status
+    session.facts["ended_wall_ns"] = time.time_ns()
+    session.write()
+
+
+def _finish(session: Session, services: Services) -> None:
+    """Waits until everything is stored and written. A second Ctrl-C gives the outputs up, not the events."""
+    services.finish()
+    interrupts = 0
+    while not services.are_done:
+        arrived = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}, POLL_S)
+        services.tend()
+        if arrived is not None and arrived.si_signo in (signal.SIGINT, signal.SIGTERM):
+            interrupts += 1
+            if interrupts > 1:
+                say(f"outputs given up; the events are kept: msmemscope analyze {session.run_directory}")
+                return
+            say("the program has ended, outputs are being written; once more to give them up")
+    for service in (services.aggregator, services.agent):
+        if service.restarts:
+            say(f"the {service.name} died and was started again {service.restarts} times")
+    if services.aggregator.status != 0:
+        say(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
+    elif not Path(session.run_directory).is_dir():
+        say("nothing was recorded: no process allocated through an allocator that is watched (see: msmemscope doctor)")
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    print(f"[msmemscope] {text}", file=sys.stderr)
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
+
+
+def _die_by(number: int) -> None:
+    """Ends this process by the signal that ended the program, so that a shell sees what it would have seen."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's core is the interesting one
+    sys.stderr.flush()
+    with suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)

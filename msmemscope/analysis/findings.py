@@ -1,0 +1,181 @@
+"""The one type every analysis returns, and how it is said in a sentence.
+
+Flows in: facts an analysis has established. Flows out: what the console, the CSV files, the HTML page and the live view
+render; none of them knows more about an analysis than this.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msmemscope.vocabulary import DeviceType, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Frame
+
+LEAK = "leak"
+TOO_FEW_STEPS = "too_few_steps"
+
+# A file of a run may be anything by the time a report is made; a source file is not larger than this.
+_LARGEST_SOURCE_BYTES = 8 << 20
+_LONGEST_QUOTE = 80
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause, on all the ranks it was seen on.
+
+    `bytes`, `blocks` and `saving_bytes` are totals over all ranks of the finding; `bytes_per_step` is what *one* rank
+    keeps in one step (the median when ranks differ). The single ranks' figures are in `evidence["per_rank"]`, keyed by
+    the rank as text ("-" for a process that is no rank), so that the dictionary can be written as JSON unchanged.
+    """
+
+    kind: str
+    """What was found: "leak", or a note such as "too_few_steps"."""
+    severity: str
+    """One of "error", "warning", "info"."""
+    confidence: float
+    """0 to 1."""
+    ranks: tuple[int, ...]
+    """Ascending; empty for a program that is not a rank of a job."""
+    scope: str
+    """Either "uniform" (every rank of the job, more than one), "group" (some), "single" (one)."""
+    device: str
+    """For instance "cpu", "npu:0", "npu:0-7" when each rank has its own, "" when it does not apply."""
+    pool: str
+    """Name of the pool as in the vocabulary, "" when it does not apply."""
+    first_step: int
+    last_step: int
+    bytes: int
+    bytes_per_step: float
+    blocks: int
+    site: tuple[Frame, ...] = ()
+    """Call stack, innermost frame first."""
+    file: str = ""
+    """The line to look at: the innermost frame of the user's own code in `site`."""
+    line: int = 0
+    function: str = ""
+    owner: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict, hash=False)
+    """JSON-ready details; each analysis documents its keys."""
+    advice: str = ""
+    saving_bytes: int = 0
+
+    @property
+    def is_note(self) -> bool:
+        """True for remarks about the analysis itself, which accuse no line of the program."""
+        return self.severity == "info"
+
+    @property
+    def where(self) -> str:
+        """`train.py:58` and, where the file can still be read, the text of the line."""
+        if not self.file:
+            return "an unknown line"
+        place = f"{Path(self.file).name}:{self.line}"
+        source = source_line(self.file, self.line)
+        return f"{place} `{source}`" if source else place
+
+    @property
+    def sentence(self) -> str:
+        """The finding as a tired engineer can read it."""
+        return _leak_sentence(self) if self.kind == LEAK else str(self.evidence.get("text", "") or self.advice)
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """(0, 1, 2, 3, 7) -> "0-3,7"; "" for none. Order and duplicates do not matter."""
+    parts: list[str] = []
+    ordered = sorted(set(ranks))
+    start = 0
+    for index, rank in enumerate(ordered):
+        if index + 1 < len(ordered) and ordered[index + 1] == rank + 1:
+            continue
+        first = ordered[start]
+        parts.append(str(rank) if first == rank else f"{first}-{rank}")
+        start = index + 1
+    return ",".join(parts)
+
+
+def scope_of(ranks: Iterable[int], job: Iterable[int]) -> str:
+    """Where a finding sits among the ranks of the job: "single", "group" or "uniform"."""
+    found, whole = set(ranks), set(job)
+    if len(found) <= 1:
+        return "single"
+    return "uniform" if found >= whole else "group"
+
+
+def device_name(device_type: int, device: int) -> str:
+    """For instance "cpu", "npu:0", "cuda:3"; "" for no device. An unknown index gives the type alone."""
+    try:
+        kind = DeviceType(device_type)
+    except ValueError:
+        return ""
+    if kind == DeviceType.NONE:
+        return ""
+    name = kind.name.lower()
+    return name if kind == DeviceType.CPU or device < 0 else f"{name}:{device}"
+
+
+def pool_name(pool: int) -> str:
+    """Name of a pool as in the vocabulary; "" for none or an unknown number."""
+    try:
+        kind = Pool(pool)
+    except ValueError:
+        return ""
+    return "" if kind == Pool.NONE else kind.name
+
+
+def format_bytes(count: float) -> str:
+    """Binary units, three significant digits at most: 1048576 -> "1.0 MiB", 100663296 -> "96 MiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    if unit == "B":
+        return f"{value:.0f} B" if value == int(value) else f"{value:.1f} B"
+    tenths = abs(value) < 10 or (abs(value) < 100 and value != int(value))
+    return f"{value:.1f} {unit}" if tenths else f"{value:.0f} {unit}"
+
+
+def source_line(file: str, line: int) -> str:
+    """The text of a source line, stripped and short; "" when the file is not there (any more)."""
+    try:
+        # linecache would open a pipe or a device and wait for ever.
+        path = Path(file)
+        if not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
+            return ""
+        text = linecache.getline(file, line)
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split()).replace("`", "'")
+    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"
+
+
+def _leak_sentence(finding: Finding) -> str:
+    evidence = finding.evidence
+    count = len(finding.ranks)
+    if count == 0:
+        who, each = "The program", ""
+    elif count == 1:
+        who, each = f"Rank {finding.ranks[0]}", ""
+    else:
+        who, each = f"Ranks {fold_ranks(finding.ranks)}", " each"
+    parts = [f"{who}: {format_bytes(finding.bytes_per_step)} per step{each} is kept from {finding.where}"]
+    steps = finding.last_step - finding.first_step + 1
+    total = f"{format_bytes(finding.bytes / max(count, 1))} after {steps:,} steps"
+    if count > 1:
+        total += f" ({format_bytes(finding.bytes)} on {count} ranks)"
+    if finding.first_step > 1:
+        total += f", since step {finding.first_step:,}"
+    p_value = evidence.get("p_value")
+    if p_value is not None:
+        total += ", p < 0.001" if p_value < 0.001 else f", p = {p_value:.3f}"
+    parts.append(total)
+    full = evidence.get("full_at_step")
+    if full is not None:
+        parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
+    return "; ".join(parts) + "."

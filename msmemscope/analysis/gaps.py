@@ -1,0 +1,100 @@
+"""The gap table: how far a pool's allocated bytes fall and rise within one step.
+
+Flows in: the block tracker's table of steps, one row per process, device, pool and step. Flows out: for every process,
+device and pool the steps with the smallest and the largest ratio of minimum to maximum (upstream's MinGap and MaxGap),
+and what every step left behind.
+
+Upstream's rule is kept (the warm-up, steps 0 and 1, does not count; the first of equal steps is named); its faults are
+not: every pool is shown, a step ends where the next one begins and not at any nested range, and the values at the edges
+of a step count as well as those at its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.findings import device_name, pool_name
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+FIRST_STEP = 2
+"""Upstream's first step that counts: allocations of the first iteration are not typical."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One end of the range of ratios."""
+
+    ratio: float
+    """Minimum / maximum of allocated bytes within the step, 0 to 1."""
+    min_bytes: int
+    max_bytes: int
+    step: int
+
+
+@dataclass(frozen=True)
+class PoolGaps:
+    """The gap table of one pool of one device in one process."""
+
+    process: int
+    device: str
+    pool: str
+    smallest: Gap | None
+    """None when no step of the pool counts: upstream prints zeros then."""
+    largest: Gap | None
+    empty_steps: int
+    """Steps in which the pool never held a byte; their ratio is undefined and they are left out."""
+
+
+def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
+    """MinGap and MaxGap per process, device and pool, ordered by those; complete steps from `first_step` on only.
+
+    `steps` holds at least process, device_type, device, pool, step, min_bytes, peak_bytes and complete, in any order of
+    rows.
+    """
+    if not len(steps["step"]):
+        return []
+    order = np.lexsort((steps["step"], steps["pool"], steps["device"], steps["device_type"], steps["process"]))
+    step = np.asarray(steps["step"])[order].astype(np.int64)
+    low = np.asarray(steps["min_bytes"])[order].astype(np.int64)
+    high = np.asarray(steps["peak_bytes"])[order].astype(np.int64)
+    counts = np.asarray(steps["complete"])[order].astype(bool) & (step >= first_step)
+    keys = np.stack([np.asarray(steps[name])[order] for name in ("process", "device_type", "device", "pool")], axis=1)
+    begins = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
+    ends = np.r_[begins[1:], len(step)]
+
+    table = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        process, device_type, device, pool = (int(value) for value in keys[begin])
+        rows = np.arange(begin, end)[counts[begin:end]]
+        used = rows[high[rows] > 0]
+        smallest = largest = None
+        if len(used):
+            ratio = np.clip(low[used] / high[used], 0.0, 1.0)
+            smallest, largest = (
+                Gap(float(ratio[at]), int(low[used[at]]), int(high[used[at]]), int(step[used[at]]))
+                for at in (int(ratio.argmin()), int(ratio.argmax()))
+            )
+        table.append(
+            PoolGaps(
+                process, device_name(device_type, device), pool_name(pool), smallest, largest, len(rows) - len(used)
+            )
+        )
+    return table
+
+
+def step_changes(steps: Columns) -> dict[str, npt.NDArray[Any]]:
+    """What every complete step from step 1 on left behind (upstream's health lines), in the order of the rows given.
+
+    Columns: process, device_type, device, pool, step, start_bytes, end_bytes and change = end - start, in bytes.
+    """
+    rows = np.flatnonzero(np.asarray(steps["complete"]).astype(bool) & (np.asarray(steps["step"]) >= 1))
+    names = ("process", "device_type", "device", "pool", "step", "start_bytes", "end_bytes")
+    table = {name: np.asarray(steps[name])[rows] for name in names}
+    table["change"] = table["end_bytes"].astype(np.int64) - table["start_bytes"].astype(np.int64)
+    return table

@@ -1,0 +1,29 @@
+"""`msmemscope analyze RUN`: analyses a recorded run again and writes everything derived from it anew."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from msmemscope.cli.main import HELP
+from msmemscope.cli.messages import say
+from msmemscope.cli.progress import progress_bar
+from msmemscope.cli.run_directory import config_of_run, open_run_directory, read_run_info
+
+
+@click.command(context_settings=HELP)
+@click.argument("run")
+def command(run: str) -> int:
+    """Analyse a recorded run again: findings, cluster tables and per-device files are written anew.
+
+    RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
+    """
+    path = open_run_directory(run)
+    info = read_run_info(path)
+    if not info.get("finished", True):
+        say("warning", f"{path} was not finished: what was stored until then is analysed")
+    outputs = importlib.import_module("msmemscope.report.outputs")
+    with progress_bar() as progress:
+        outputs.write_outputs(path, config=config_of_run(info), progress=progress)
+    return 0

@@ -1,0 +1,298 @@
+"""`msmemscope doctor [PROGRAM]`: what works on this machine, what does not, and what to do about it.
+
+Each check is a function that yields lines; a check that cannot be made says so instead of failing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+import msmemscope
+from msmemscope.cli.main import HELP
+from msmemscope.cli.output_place import LITTLE_FREE_BYTES
+from msmemscope.cli.program import find_program, preload_obstacles
+from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
+from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
+from msmemscope.errors import MemscopeError
+
+HOOK_LIBRARY = "libascend_kernel_hook.so"
+REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy", "scipy")
+FRAMEWORKS = ("torch", "torch_npu", "mindspore")
+SOURCES = {
+    "c10": "allocations of torch on the cpu and on CUDA",
+    "cudart": "allocations from the CUDA driver",
+    "loader": "libraries loaded later",
+}
+MACHINES = ("x86_64", "aarch64")
+FEW_FILES = 1024
+PROBE_SECONDS = 120
+
+# Runs in a process of its own, since it imports torch and patches symbols. Prints one JSON list.
+_PROBE = """
+import json
+try:
+    import torch
+except ImportError:
+    pass
+from msmemscope import _native
+if hasattr(_native, "doctor"):
+    rows = _native.doctor()
+else:
+    _native.install_hooks()
+    rows = _native.hooks()
+print("\\n" + json.dumps(rows))
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the report. `fatal`: with this missing nothing can be recorded."""
+
+    state: Literal["ok", "warn", "missing"]
+    text: str
+    advice: str = ""
+    fatal: bool = False
+
+
+@click.command(context_settings=HELP)
+@click.argument("program", required=False)
+def command(program: str | None) -> int:
+    """Say what can be recorded on this machine, symbol by symbol, and what to do about the rest.
+
+    With PROGRAM, also whether that program can be watched. The exit status is 0 unless nothing can work at all.
+    """
+    fatal = False
+    sections = {
+        "Machine": machine(),
+        "Python": python(),
+        "Hooks": hooks(),
+        "Shared memory": shared_memory(),
+        "Preloading": preloading(program),
+        "Limits": limits(),
+        "Output": output(),
+    }
+    for title, lines in sections.items():
+        click.secho(title, bold=True)
+        for line in lines:
+            show(line)
+            fatal = fatal or line.fatal
+    return 4 if fatal else 0
+
+
+def show(line: Line) -> None:
+    colour = {"ok": "green", "warn": "yellow", "missing": "red"}[line.state]
+    click.echo(f"  {click.style(f'{line.state:<8}', fg=colour)}{line.text}")
+    if line.advice:
+        click.echo(f"{'':10}→ {line.advice}")
+
+
+def machine() -> Iterator[Line]:
+    """Operating system, processor and C library: the three the native part is built for."""
+    system, processor = platform.system(), platform.machine()
+    supported = system == "Linux" and processor in MACHINES
+    yield Line(
+        "ok" if supported else "missing",
+        f"{system} {platform.release()} on {processor}, {os.cpu_count()} processors",
+        "" if supported else f"msmemscope runs on Linux, {' or '.join(MACHINES)}",
+        fatal=not supported,
+    )
+    library, number = platform.libc_ver()
+    if library == "glibc":
+        yield Line("ok", f"{library} {number}")
+    else:
+        yield Line("missing", f"C library {library or 'unknown'}", "hooks need glibc: use an image with it", fatal=True)
+
+
+def python() -> Iterator[Line]:
+    """The interpreter, what the aggregator needs, and the frameworks whose memory can be recorded."""
+    yield Line("ok", f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})")
+    for name in REQUIRED:
+        number = _version(name)
+        yield Line("ok", f"{name} {number}") if number else Line("missing", name, f"pip install {name}", fatal=True)
+    found = False
+    for name in FRAMEWORKS:
+        number = _version(name)
+        if number:
+            found = True
+            later = name != "torch"
+            yield Line("warn" if later else "ok", f"{name} {number}", "recorded in a later version" if later else "")
+    if not found:
+        yield Line("warn", "no torch in this Python", "install it, or run msmemscope with the Python of your program")
+    torchrun = shutil.which("torchrun")
+    if torchrun:
+        yield Line("ok", f"torchrun ({torchrun})")
+
+
+def hooks() -> Iterator[Line]:
+    """The native parts, and every symbol that they can intercept in a process that imported torch."""
+    if importlib.util.find_spec("msmemscope._native") is None:
+        yield Line("missing", "msmemscope._native", "build the package: pip install . in its source tree", fatal=True)
+        return
+    library = Path(msmemscope.__file__).parent / HOOK_LIBRARY
+    if library.is_file() and os.access(library, os.R_OK):
+        yield Line("ok", f"{HOOK_LIBRARY} ({library})")
+    else:
+        yield Line("missing", f"{library}", "build the package again: pip install . in its source tree", fatal=True)
+    try:
+        rows = probe()
+    except MemscopeError as error:
+        yield Line("missing", "the symbols could not be looked at", str(error), fatal=True)
+        return
+    sources = list(dict.fromkeys(str(row.get("source", "?")) for row in rows))
+    for source in sources:
+        yield from source_lines(source, [row for row in rows if row.get("source", "?") == source])
+
+
+def probe() -> list[dict[str, Any]]:
+    """What `_native` says about each symbol, asked in a process of its own."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MemscopeError(f"the probe did not answer: {error}") from None
+    try:
+        rows = json.loads(done.stdout.rstrip().rsplit("\n", 1)[-1])
+    except ValueError:
+        last = done.stderr.strip().rsplit("\n", 1)[-1] or f"exit status {done.returncode}"
+        raise MemscopeError(f"the probe failed: {last}") from None
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def source_lines(source: str, rows: list[dict[str, Any]]) -> Iterator[Line]:
+    """The symbols of one source. `defined_in`: the library that has a symbol, none when no loaded one does;
+    `slots`: the places that call it, all of them patched."""
+    reached = False
+    for row in rows:
+        name = demangled(str(row.get("symbol", "?")))
+        where, slots = row.get("defined_in"), int(row.get("slots") or 0)
+        reached = reached or bool(where and slots)
+        if not where:
+            yield Line("missing", f"{source}: {name} is in no loaded library")
+        elif not slots:
+            yield Line("warn", f"{source}: {name} in {where}, called from nowhere")
+        else:
+            yield Line("ok", f"{source}: {name} in {where}, patched in {slots} place{'s' if slots > 1 else ''}")
+    if not reached:
+        # Without CUDA its symbols are rightly missing; torch without c10's is one that we do not know.
+        unknown = source == "c10" and bool(_version("torch"))
+        advice = "this torch is not known to this version of msmemscope" if unknown else ""
+        what = SOURCES.get(source, "its events")
+        yield Line("missing" if unknown else "warn", f"{source}: {what} are not recorded here", advice, fatal=unknown)
+
+
+def demangled(symbol: str) -> str:
+    """A C++ symbol as its programmers know it, when the machine has c++filt."""
+    tool = shutil.which("c++filt") if symbol.startswith("_Z") else None
+    if tool is None:
+        return symbol
+    done = subprocess.run([tool, symbol], capture_output=True, text=True, timeout=10, check=False)
+    return done.stdout.strip() or symbol
+
+
+def shared_memory() -> Iterator[Line]:
+    """Where the rings go, and how many of them fit."""
+    ring_bytes = Config().ring_mib << 20
+    free = free_bytes(SHARED_MEMORY)
+    if free < 0:
+        yield Line("missing", f"{SHARED_MEMORY} cannot be written", "mount it, or set TMPDIR to a fast disk")
+    else:
+        facts = os.statvfs(SHARED_MEMORY)
+        rings = free // ring_bytes
+        text = f"{SHARED_MEMORY}: {_size(facts.f_blocks * facts.f_frsize)}, {_size(free)} free, room for {rings} rings"
+        few = rings < RINGS_WANTED
+        advice = f"fewer than {RINGS_WANTED}: make it larger (docker run --shm-size=1g) or give --ring-size"
+        yield Line("warn" if few else "ok", text, advice if few else "")
+    try:
+        place = choose_place(ring_bytes)
+        yield Line("warn" if place.warning else "ok", f"sessions go to {place.path}")
+    except OSError as error:
+        yield Line("missing", str(error), fatal=True)
+
+
+def preloading(program: str | None) -> Iterator[Line]:
+    """What LD_PRELOAD holds already, and the programs that no library can be preloaded into."""
+    present = [entry for entry in os.environ.get("LD_PRELOAD", "").replace(":", " ").split() if entry]
+    if not present:
+        yield Line("ok", "LD_PRELOAD is empty")
+    for entry in present:
+        if "/" in entry and not Path(entry).exists():
+            yield Line("warn", f"LD_PRELOAD holds {entry}, which is not there", "unset LD_PRELOAD or correct it")
+        else:
+            yield Line("ok", f"LD_PRELOAD holds {entry}; it is kept, behind ours")
+    obstacles = preload_obstacles(sys.executable)
+    for obstacle in obstacles:
+        yield Line("warn", obstacle, "import msmemscope; msmemscope.start() in the program records without preloading")
+    if not obstacles:
+        yield Line("ok", "this Python can be preloaded into; setuid and statically linked programs never can")
+    if program is None:
+        return
+    try:
+        path = find_program(program)
+    except MemscopeError as error:
+        yield Line("missing", str(error))
+        return
+    found = preload_obstacles(path)
+    for obstacle in found:
+        yield Line("warn", obstacle, "start the real program directly, or call msmemscope.start() in it")
+    if not found:
+        yield Line("ok", f"{path} can be watched")
+
+
+def limits() -> Iterator[Line]:
+    """Limits of the shell that a recorded program inherits."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = files != resource.RLIM_INFINITY and files < FEW_FILES
+    yield Line("warn" if few else "ok", f"open files: {_limit(files)}", f"ulimit -n {FEW_FILES}" if few else "")
+    ring_bytes = Config().ring_mib << 20
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size != resource.RLIM_INFINITY:
+        small = size < ring_bytes
+        advice = "ulimit -f unlimited" + (": a ring is larger, nothing can be recorded" if small else "")
+        yield Line("missing" if small else "warn", f"file size: {_size(size)}", advice, fatal=small)
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        advice = f"ulimit -v unlimited: each process maps {_size(2 * ring_bytes)} more"
+        yield Line("warn", f"address space: {_size(space)}", advice)
+
+
+def output() -> Iterator[Line]:
+    """The default output directory, or the place where it would be made."""
+    path = Path(DEFAULT_OUTPUT).resolve()
+    place = path if path.is_dir() else path.parent
+    free = free_bytes(str(place))
+    if free < 0:
+        yield Line("warn", f"{place} cannot be written", "choose another place with --output-path")
+    elif free < LITTLE_FREE_BYTES:
+        yield Line("warn", f"{place}: {_size(free)} free", "choose another place with --output-path")
+    else:
+        yield Line("ok", f"{place}: {_size(free)} free")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"
+
+
+def _limit(count: int) -> str:
+    return "unlimited" if count == resource.RLIM_INFINITY else str(count)

@@ -1,0 +1,83 @@
+"""The command line: decides which command a line means, and turns every error into one line and a status.
+
+`msmemscope [options] [--] program args…` runs a program. A first word that names a subcommand means that; after
+`--`, or after any option, the word is a program. Each command is a click command in a file of its own, imported
+only when it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from msmemscope.cli.messages import say
+from msmemscope.errors import MemscopeError
+
+# Subcommand → module with its `command`. The first sentence of the command's help is shown in the overview.
+SUBCOMMANDS = {
+    "analyze": "msmemscope.cli.analyze",
+    "summary": "msmemscope.cli.summary",
+    "export": "msmemscope.cli.export",
+    "doctor": "msmemscope.cli.doctor",
+}
+
+HELP = {"help_option_names": ["-h", "--help"]}  # of every subcommand
+
+# Exit status → when. docs/options.md shows this table.
+EXIT_STATUSES = {
+    "the program's": "it ran: its own status, or 128 + N when signal N ended it",
+    "2": "wrong option or argument; nothing was run",
+    "3": "input that cannot be used, such as a directory that is not a run",
+    "4": "msmemscope itself failed",
+    "126": "the program is there but cannot be executed",
+    "127": "the program is not there",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: this process's). Returns the exit status; prints no traceback for a
+    user's mistake."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else ""
+    if name in SUBCOMMANDS:
+        module, words = SUBCOMMANDS[name], words[1:]
+    else:
+        module = "msmemscope.cli.run"
+    try:
+        return _call(importlib.import_module(module).command, name, words)
+    except click.ClickException as error:
+        hint = f"see: msmemscope {name} --help" if name in SUBCOMMANDS else "see: msmemscope --help"
+        say("error", f"{error.format_message().rstrip('.')}; {hint}")
+        return 2
+    except MemscopeError as error:
+        say("error", error)
+        return error.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        say("error", "interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of our stdout has gone (`| head`). Python would complain again while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
+        if os.environ.get("MSMEMSCOPE_DEBUG"):
+            traceback.print_exc()
+        say("error", f"{type(error).__name__}: {error}; this is a fault of msmemscope: MSMEMSCOPE_DEBUG=1 shows where")
+        return 4
+
+
+def _call(command: click.Command, name: str, words: list[str]) -> int:
+    """Parses and invokes. Not command.main(): that has its own way with Ctrl-C and a broken pipe."""
+    program = f"msmemscope {name}" if name in SUBCOMMANDS else "msmemscope"
+    try:
+        with command.make_context(program, words) as context:
+            status = int(command.invoke(context) or 0)
+    except click.exceptions.Exit as leave:  # --help
+        status = leave.exit_code
+    sys.stdout.flush()  # here, where a reader that has gone is still only an exception
+    return status

@@ -1,0 +1,15 @@
+"""What the tool says of itself: one line each, on stderr, because stdout belongs to the watched program."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+_PREFIX = {"info": "[msmemscope] Info:", "warning": "[msmemscope] Warn:", "error": "[msmemscope] Error:"}
+
+
+def say(level: str, text: object) -> None:
+    """Prints one line, whatever `text` holds. Never fails: there may be nobody left to read it."""
+    line = f"{_PREFIX[level]} {' '.join(str(text).split())}"
+    with contextlib.suppress(OSError, ValueError):  # closed or broken stderr
+        print(line, file=sys.stderr, flush=True)

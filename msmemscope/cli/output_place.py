@@ -1,0 +1,57 @@
+"""Makes sure, before the program starts, that the output directory can take a run.
+
+In: the absolute path of --output-path. Out: the directory, made when it was missing; a UsageError with one line
+when nothing could be written there; sentences about what is merely doubtful.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from msmemscope.errors import UsageError
+
+LEAST_FREE_BYTES = 1 << 20  # below this not even an empty run fits
+LITTLE_FREE_BYTES = 256 << 20
+
+
+def prepare_output(directory: str) -> list[str]:
+    """Creates `directory` (mode 0750) when needed and tries a write in it. Returns warnings."""
+    path = Path(directory)
+    try:
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        facts = path.stat()
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        # Only a write finds a read-only mount, a full disk and a used-up quota.
+        probe = path / f".msmemscope-{os.getpid()}~"
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+        space = os.statvfs(path)
+    except FileExistsError:
+        raise UsageError(f"--output-path {path} is a file: name a directory") from None
+    except NotADirectoryError:
+        raise UsageError(f"--output-path {path} leads through a file: name another directory") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UsageError(f"--output-path {path} is full: free some space or name another directory") from None
+        raise UsageError(
+            f"--output-path {path} cannot be used ({error.strerror}): name a directory that you can read and write"
+        ) from None
+    free = space.f_bavail * space.f_frsize
+    if free < LEAST_FREE_BYTES:
+        raise UsageError(f"--output-path {path} is full: free some space or name another directory")
+    warnings = []
+    if free < LITTLE_FREE_BYTES:
+        warnings.append(f"--output-path {path} has only {free >> 20} MiB free")
+    if facts.st_uid != os.geteuid():
+        warnings.append(f"--output-path {path} belongs to another user")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX:
+        warnings.append(f"--output-path {path} can be written by others")
+    return warnings

@@ -1,0 +1,48 @@
+"""The RUN argument of the subcommands: a run directory, or one line that says where the runs are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from msmemscope.collect.config import Config
+from msmemscope.errors import RunError
+
+
+def open_run_directory(text: str) -> Path:
+    """`text` as the path of a run. Raises RunError when it is none; an output directory's runs are then named."""
+    path = Path(text)
+    if not path.exists():
+        raise RunError(f"{text} is not there: name a run directory, such as memscopeDumpResults/run_...")
+    if not path.is_dir():
+        raise RunError(f"{text} is not a run but a file: name the run directory, the one that holds run.json")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunError(f"{text} cannot be read: change its mode or ask its owner")
+    if (path / "run.json").is_file():
+        return path
+    runs = sorted((found.parent for found in path.glob("*/run.json")), key=lambda run: run.name)
+    if runs:
+        kind = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+        raise RunError(f"{text} is not a run, but holds {kind}: name one, such as {runs[-1]}")
+    raise RunError(f"{text} is not a run: it holds no run.json; name a directory that msmemscope wrote")
+
+
+def read_run_info(run: Path) -> dict[str, Any]:
+    """run.json. Raises RunError when it is not one."""
+    try:
+        info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"cannot read {run / 'run.json'}: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"{run / 'run.json'} is damaged ({error}): take it from a copy of the run") from None
+    if not isinstance(info, dict):
+        raise RunError(f"{run / 'run.json'} is damaged: it holds no object")
+    return info
+
+
+def config_of_run(info: dict[str, Any]) -> Config:
+    """The Config under which the run was recorded; the defaults when run.json holds none."""
+    config = info.get("config")
+    return Config.from_dict(config) if isinstance(config, dict) else Config()

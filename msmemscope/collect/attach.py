@@ -1,0 +1,115 @@
+"""Attaches this process to a session: hooks, Python stacks, steps, identity. Once per process.
+
+In: a Session. Out: events in this process's ring. Called by bootstrap.py in a launched program and by
+msmemscope.start() in any other. Starts no thread; imports nothing but the standard library and _native.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+from msmemscope import _native
+from msmemscope.collect.session import Session
+from msmemscope.collect.steps import OptimizerSteps, StepClock
+
+_attached: Session | None = None
+_identified = False
+
+clock = StepClock(lambda number, source: _native.step(number, source))
+_optimizers = OptimizerSteps(clock)
+
+
+def attach(session: Session) -> None:
+    """Makes this process record into `session`; recording itself begins with _native.start(). Idempotent."""
+    global _attached
+    if _attached is not None:
+        return
+    _attached = session
+    config = session.config
+    _native.set_session(session.directory)
+    _native.set_ring_bytes(config.ring_mib << 20)
+    _native.set_wait_ns(config.ring_wait_ms * 1_000_000)
+    _native.set_devices(",".join(config.device))
+    if config.python_stack:
+        if _walk_is_right():
+            _native.use_python_frames(True)
+            # After this the interpreter takes its frames apart; stacks are off from then on, events are not.
+            atexit.register(_native.use_python_frames, False)
+        else:
+            version = sys.version.split()[0]
+            print(
+                f"[msmemscope] Warning: no Python call stacks: frames of Python {version} are laid out differently "
+                "from what this build expects; reinstall msmemscope for this interpreter",
+                file=sys.stderr,
+            )
+    _native.set_stack_depth(
+        config.python_stack_depth if config.python_stack else 0, config.c_stack_depth if config.c_stack else 0
+    )
+    _native.install_hooks()
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+    watch_torch()
+
+
+def attached() -> Session | None:
+    """The session that this process records into."""
+    return _attached
+
+
+def watch_torch() -> None:
+    """Registers the optimizer hook once torch is imported; does nothing (and may be called again) before."""
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if optimizer is None or getattr(optimizer, "_msmemscope_hook", None) is not None:
+        return
+    register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+    if register is not None:  # torch >= 2.0
+        optimizer._msmemscope_hook = register(_after_optimizer_step)  # type: ignore[attr-defined]
+
+
+def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> None:
+    global _identified
+    if not _identified:
+        _identified = True
+        _identify_from_process_group()
+    _optimizers.after_step(optimizer, args, kwargs)
+
+
+def _identify_from_process_group() -> None:
+    """The rank that torch.distributed knows, for launchers that set no RANK (mp.spawn, an engine's own)."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
+
+
+def _after_fork_in_child() -> None:
+    global _identified
+    _identified = True  # a child belongs to its parent's rank, whatever it sets up for itself
+
+
+def _walk_is_right() -> bool:
+    """Compares a walk of this very stack with what the interpreter says."""
+
+    def walk(depth: int) -> tuple[list[tuple[str, str, int]], list[tuple[str, str, int]]]:
+        if depth > 0:
+            return walk(depth - 1)
+        expected = []
+        frame: object = sys._getframe()
+        # Both on one line: the line of the innermost frame is part of what is compared.
+        walked = _native.walked_frames(64); expected = list(_public_frames(frame, 64))  # noqa: E702  # fmt: skip
+        return walked, expected
+
+    walked, expected = walk(3)
+    return walked == expected and len(walked) >= 4
+
+
+def _public_frames(frame: object, most: int) -> list[tuple[str, str, int]]:
+    rows: list[tuple[str, str, int]] = []
+    current = frame
+    while current is not None and len(rows) < most:
+        code = current.f_code  # type: ignore[attr-defined]
+        name = getattr(code, "co_qualname", code.co_name)
+        rows.append((code.co_filename, name, current.f_lineno))  # type: ignore[attr-defined]
+        current = current.f_back  # type: ignore[attr-defined]
+    return rows

@@ -1,0 +1,411 @@
+"""The options: one declaration each, from which the command line, the Python API, config.json and
+docs/options.md are made.
+
+In: texts as a user writes them, on the command line or in `msmemscope.config(...)`. Out: a `Config` and what must
+be said about it. Nothing here touches the file system.
+
+This is imported inside ranks, so it must cost next to nothing: no dataclasses, re, enum, typing or json.
+"""
+
+from __future__ import annotations
+
+import os
+
+from msmemscope.collect import grammars
+from msmemscope.collect.facts import Facts
+from msmemscope.collect.settings import (
+    DEFAULT_OUTPUT,
+    DEFAULT_STACK_DEPTH,
+    MAX_COMPONENT_BYTES,
+    MAX_DEVICE,
+    MAX_OOM_TOP,
+    MAX_PATH_CHARS,
+    MAX_SEPARATORS,
+    MAX_STACK_DEPTH,
+    MAX_STEPS,
+    MAX_WATCH_NAME,
+    Config,
+    Watch,
+)
+from msmemscope.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = [
+    "BY_NAME",
+    "OPTIONS",
+    "Config",
+    "Option",
+    "OptionError",
+    "Parsed",
+    "Watch",
+    "long_flag",
+    "parse_command_line",
+    "parse_keywords",
+]
+
+
+class OptionError(UsageError, ValueError):
+    """A wrong option; also a ValueError, which is what `msmemscope.config()` promises."""
+
+
+class Option(Facts):
+    """One option. `name` is its keyword in `msmemscope.config()`; the flags are what the command line takes."""
+
+    name: str
+    flags: tuple[str, ...]
+    deprecated: tuple[str, ...] = ()  # old flags, still taken with a notice
+    grammar: str = ""  # what follows the flag; empty: a switch
+    default: str = ""
+    range: str = ""
+    help: str
+    cost: str = "none"
+    field: str = ""  # the main field of Config it sets; empty: handled by the command line itself
+    api: bool = False  # also a keyword of msmemscope.config()
+    cli: bool = True
+    once: bool = False  # fixed once a run has begun
+    ours: bool = False  # not an option of upstream
+    later: Mapping[str, str] = {}  # value ("" = any) → what is missing in this version, a full sentence
+    parse: Callable[[str, list[str]], dict[str, object]] = grammars.parse_nothing
+
+    @property
+    def old_keywords(self) -> tuple[str, ...]:
+        """Deprecated keywords of `msmemscope.config()`."""
+        return tuple(flag.lstrip("-").replace("-", "_") for flag in self.deprecated) if self.api else ()
+
+
+_ASCEND = "arrives with the Ascend sources"
+_OPERATORS = "arrives with the operator observer"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="help",
+        flags=("-h", "--help"),
+        help="Show this page and exit.",
+    ),
+    Option(
+        name="version",
+        flags=("-V", "--version"),
+        help="Show the version and exit.",
+    ),
+    Option(
+        name="verbose",
+        flags=("-v", "--verbose", "--debug"),
+        help="Same as --log-level debug. An explicit --log-level wins, and -v wins over -q.",
+    ),
+    Option(
+        name="quiet",
+        flags=("-q", "--quiet"),
+        help="Same as --log-level error.",
+    ),
+    Option(
+        name="output_path",
+        flags=("-o", "--output-path"),
+        deprecated=("--output",),
+        grammar="DIR",
+        default="./memscopeDumpResults",
+        range=f"a path of at most {MAX_PATH_CHARS} characters, {MAX_SEPARATORS} levels and {MAX_COMPONENT_BYTES} "
+        "bytes a name; letters, digits, . / _ - ~, white space and CJK ideographs",
+        help="Where runs are written. Each run makes a directory of its own below it.",
+        cost="disk: raw events are kept compressed for later analysis",
+        field="output_path",
+        api=True,
+        once=True,
+        parse=grammars.parse_output_path,
+    ),
+    Option(
+        name="format",
+        flags=("--format",),
+        deprecated=("--data-format",),
+        grammar="csv|db",
+        default="csv",
+        help="Format of the per-device files: CSV, or an SQLite database for MindStudio Insight.",
+        cost="written after the program has ended; db takes longer than csv",
+        field="format",
+        api=True,
+        once=True,
+        parse=grammars.parse_format,
+    ),
+    Option(
+        name="device",
+        flags=("--device",),
+        grammar="auto|cpu|npu[:N]|cuda[:N],...",
+        default="auto",
+        range=f"N from 0 to {MAX_DEVICE}",
+        help="Devices to record. auto: every accelerator that the process drives, or the cpu when it drives none. "
+        "A whole kind (npu) includes its cards (npu:3).",
+        cost="proportional to the events of the chosen devices; others cost one comparison",
+        field="device",
+        api=True,
+        parse=grammars.parse_device,
+        later={"npu": f"recording an Ascend NPU {_ASCEND}; other devices are recorded"},
+    ),
+    Option(
+        name="events",
+        flags=("--events",),
+        grammar="alloc,free,launch,access,traceback|none",
+        default="alloc,free,launch",
+        help="Kinds of rows in the per-device files. An analysis may record more than that (alloc and free imply "
+        "each other, access implies both, and every analysis adds what it needs), but only these are written.",
+        cost="launch and access multiply the number of events",
+        field="dump_events",
+        api=True,
+        parse=grammars.parse_events,
+        later={
+            "launch": f"recording operator and kernel launches {_OPERATORS}; memory events are recorded",
+            "access": f"recording accesses {_OPERATORS}; memory events are recorded",
+            "traceback": "recording Python calls is not in this version; memory events are recorded",
+        },
+    ),
+    Option(
+        name="level",
+        flags=("--level",),
+        grammar="op,kernel",
+        default="op",
+        help="Whose launches are recorded: framework operators, device kernels, or both; an empty list for neither. "
+        "The old 0 and 1 still mean op and kernel.",
+        cost="kernel sees several launches for each operator",
+        field="level",
+        api=True,
+        parse=grammars.parse_level,
+        later={
+            "op": f"recording operator launches {_OPERATORS}; memory events are recorded",
+            "kernel": f"recording kernel launches {_ASCEND}; memory events are recorded",
+        },
+    ),
+    Option(
+        name="call_stack",
+        flags=("--call-stack",),
+        grammar="python[:DEPTH],c[:DEPTH]|none",
+        default="python:32",
+        range=f"DEPTH from 0 to {MAX_STACK_DEPTH}; {DEFAULT_STACK_DEPTH} when it is left out; 0 leaves the field empty",
+        help="Call stacks to record with each memory event. Without a Python stack no source line can be named.",
+        cost="grows with the depth; measured in docs/overhead.md",
+        field="python_stack",
+        api=True,
+        parse=grammars.parse_call_stack,
+    ),
+    Option(
+        name="analysis",
+        flags=("--analysis",),
+        grammar="leaks,decompose,inefficient,oom[:K]|none",
+        default="leaks",
+        range=f"K, the number of largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
+        help="Analyses to run when the program has ended.",
+        cost="none inside the program, beyond the events that an analysis adds",
+        field="analysis",
+        api=True,
+        parse=grammars.parse_analysis,
+        later={
+            "decompose": "attributing bytes to their owners is not in this version; leaks are",
+            "inefficient": "finding blocks held too long is not in this version; leaks are",
+            "oom": "details of an out-of-memory error are not in this version; leaks are",
+        },
+    ),
+    Option(
+        name="steps",
+        flags=("--steps",),
+        grammar="N[,N...]",
+        default="all steps",
+        range=f"1 to {MAX_STEPS} different numbers from 1 on",
+        help="Write only the rows of these steps. Leak analysis is off then, since it needs every step.",
+        field="steps",
+        parse=grammars.parse_steps,
+    ),
+    Option(
+        name="watch",
+        flags=("--watch",),
+        grammar="START[:OUTPUT],END[,full-content]",
+        default="off",
+        range=f"names of at most {MAX_WATCH_NAME} characters; START may be empty, its comma may not be left out",
+        help="Check the output tensors of operator START before and after every operator until END finishes: "
+        "a checksum, or with full-content the bytes.",
+        cost="copies every watched tensor to the host twice per operator",
+        field="watch",
+        api=True,
+        once=True,
+        parse=grammars.parse_watch,
+        later={"": f"watching tensors {_OPERATORS}; everything else is recorded"},
+    ),
+    Option(
+        name="compare",
+        flags=("--compare",),
+        default="off",
+        help="Compare the two files of --input-path instead of running a program.",
+        field="compare",
+        later={"": "comparing two runs is not in this version; nothing is run"},
+        parse=grammars.parse_compare,
+    ),
+    Option(
+        name="input_path",
+        flags=("-i", "--input-path"),
+        deprecated=("--input",),
+        grammar="FILE,FILE",
+        range=f"exactly two existing, readable, regular files; {MAX_PATH_CHARS} characters together",
+        help="The two files to compare; only together with --compare.",
+        field="input_paths",
+        parse=grammars.parse_input_path,
+    ),
+    Option(
+        name="collect_mode",
+        flags=("--collect-mode",),
+        grammar="immediate|deferred",
+        default="immediate",
+        help="When recording begins: with the program, or at msmemscope.start() in its code.",
+        cost="deferred: address and size only until start()",
+        field="collect_mode",
+        parse=grammars.parse_collect_mode,
+    ),
+    Option(
+        name="log_level",
+        flags=("--log-level",),
+        grammar="debug|info|warning|error",
+        default="info",
+        help="How much the tool says of itself on stderr.",
+        field="log_level",
+        parse=grammars.parse_log_level,
+    ),
+    Option(
+        name="ring_size",
+        flags=("--ring-size",),
+        grammar="MIB",
+        default="16",
+        range="a power of two from 1 to 1024",
+        help="Shared memory for each process's events until they are stored.",
+        cost="this much of /dev/shm per process",
+        field="ring_mib",
+        ours=True,
+        parse=grammars.parse_ring_size,
+    ),
+    Option(
+        name="ring_wait",
+        flags=("--ring-wait",),
+        grammar="MS",
+        default="20",
+        range="0 to 1000",
+        help="How long a process waits, once, when its ring is full, before it drops and counts events; 0: never.",
+        cost="at most this long per time the ring fills up",
+        field="ring_wait_ms",
+        ours=True,
+        parse=grammars.parse_ring_wait,
+    ),
+)
+
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+class Parsed(Facts):
+    """A Config and what must be said about it: `warnings` (deprecations, contradictions) and `missing`
+    (what was asked for and is not in this version)."""
+
+    config: Config
+    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def parse_command_line(
+    texts: Mapping[str, str], *, switches: Iterable[str] = (), old_flags: Iterable[str] = ()
+) -> Parsed:
+    """Option name → text as written, the names of the switches given, and the deprecated flags met, as a Config
+    that is effective. Raises OptionError with one line that names the flag."""
+    given = set(switches)
+    warnings: list[str] = []
+    for flag in old_flags:
+        warnings.append(f"{flag} is deprecated: use {long_flag(_option_of_flag(flag))}")
+    fields: dict[str, object] = {"output_path": os.path.abspath(DEFAULT_OUTPUT), "effective": True}
+    if "quiet" in given:
+        fields["log_level"] = "error"
+    if "verbose" in given:
+        fields["log_level"] = "debug"
+    if "compare" in given:
+        fields["compare"] = True
+    for name, text in texts.items():
+        fields.update(_parsed(BY_NAME[name], long_flag(BY_NAME[name]), text, warnings))
+    config = Config(**fields)  # type: ignore[arg-type]
+    if config.traceback:
+        warnings.append("--events traceback works only through msmemscope.config(events=...) and is ignored here")
+        config = config.replaced(traceback=False)
+    if config.compare and not config.input_paths:
+        raise OptionError("--compare needs two files: add --input-path FILE,FILE")
+    if config.input_paths and not config.compare:
+        raise OptionError("--input-path is only for comparing two files: add --compare")
+    if config.steps and "leaks" in config.analysis:
+        warnings.append("--steps switches the leak analysis off: it needs every step")
+    missing = [note for name in texts for note in _missing(BY_NAME[name], config, long_flag(BY_NAME[name]))]
+    return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
+
+
+def parse_keywords(keywords: Mapping[str, object], current: Config | None = None) -> Parsed:
+    """The keywords of `msmemscope.config()` as a Config. Like upstream, every call starts from the defaults and
+    collects from start() on; format, output_path and watch keep the values of `current` once that is effective.
+
+    Raises TypeError for a value that is not text, OptionError (a ValueError) for anything else that is wrong.
+    """
+    if not keywords:
+        raise OptionError("msmemscope.config() needs at least one keyword, such as device='cpu'")
+    locked = current is not None and current.effective
+    names = {option.name: option for option in OPTIONS if option.api}
+    for option in OPTIONS:
+        names.update(dict.fromkeys(option.old_keywords, option))
+    warnings: list[str] = []
+    seen: set[str] = set()
+    fields: dict[str, object] = {"output_path": os.path.abspath(DEFAULT_OUTPUT)}
+    if current is not None and locked:
+        fields = {option.field: getattr(current, option.field) for option in OPTIONS if option.once}
+    for keyword, value in keywords.items():
+        found = names.get(keyword)
+        if found is None:
+            allowed = ", ".join(option.name for option in OPTIONS if option.api)
+            raise OptionError(f"msmemscope.config() has no keyword {grammars.shown(keyword)}: it takes {allowed}")
+        if not isinstance(value, str):
+            raise TypeError(f"msmemscope.config({keyword}=...) takes text; got {type(value).__name__}")
+        if keyword in found.old_keywords:
+            warnings.append(f"keyword {keyword} is deprecated: use {found.name}")
+        if found.name in seen:
+            warnings.append(f"{found.name} is given twice: the last one counts")
+        seen.add(found.name)
+        parsed = _parsed(found, found.name, value, warnings)
+        if found.once and locked:
+            warnings.append(f"{found.name} is fixed once recording was configured: the new value is ignored")
+        else:
+            fields.update(parsed)
+    fields.update(collect_mode="deferred", effective=True)
+    config = Config(**fields)  # type: ignore[arg-type]
+    missing = [note for name in sorted(seen) for note in _missing(BY_NAME[name], config, name)]
+    return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
+
+
+def _parsed(option: Option, label: str, text: str, warnings: list[str]) -> dict[str, object]:
+    notes: list[str] = []
+    try:
+        fields = option.parse(text, notes)
+    except grammars.MalformedError as error:
+        raise OptionError(f"{label} {error}") from None
+    warnings += notes
+    return fields
+
+
+def _missing(option: Option, config: Config, label: str) -> list[str]:
+    """What `option`, given explicitly, asks for that this version does not have."""
+    value = getattr(config, option.field) if option.field else ()
+    words: set[str] = set()
+    if isinstance(value, tuple):
+        words = {str(item).partition(":")[0] for item in value}
+    if option.name == "events" and config.traceback:
+        words.add("traceback")
+    return [
+        f"{label} {word}: {note}" if word else f"{label}: {note}"
+        for word, note in option.later.items()
+        if (word in words if word else bool(value))
+    ]
+
+
+def _option_of_flag(flag: str) -> Option:
+    return next(option for option in OPTIONS if flag in option.flags + option.deprecated)
+
+
+def long_flag(option: Option) -> str:
+    """The flag by which messages and documents call an option."""
+    return next(flag for flag in option.flags if flag.startswith("--"))

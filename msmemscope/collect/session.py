@@ -1,0 +1,131 @@
+"""The session: a directory in shared memory through which the processes of a node find each other.
+
+In: a Config and who runs. Out: the directory, its session.json, and the environment a watched process gets. The
+supervisor makes one per run; in library mode the first process of a node does. Agent and aggregator read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from msmemscope.collect.config import Config
+from msmemscope.collect.place import choose_place
+from msmemscope.errors import MemscopeError
+
+SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
+DISTRIBUTED_VARIABLE = "MSMEMSCOPE_DISTRIBUTED"
+FINISH = "finish"  # this file says: the program has ended, drain and stop
+HOOK_LIBRARY = "libascend_kernel_hook.so"
+
+
+class Session:
+    """A session directory and what its session.json says.
+
+    `mode` is "launched" (a supervisor waits for the program and says when to finish) or "library" (agent and
+    aggregator finish by themselves after the last rank).
+    """
+
+    def __init__(self, directory: str, facts: dict[str, object]) -> None:
+        self.directory = directory
+        self.facts = facts
+
+    @property
+    def id(self) -> str:
+        return str(self.facts["session"])
+
+    @property
+    def mode(self) -> str:
+        return str(self.facts["mode"])
+
+    @property
+    def run_directory(self) -> str:
+        return str(self.facts["run"])
+
+    @property
+    def config(self) -> Config:
+        values = self.facts["config"]
+        assert isinstance(values, dict)
+        return Config.from_dict(values)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    @classmethod
+    def create(cls, config: Config, argv: list[str], *, mode: str, name: str | None = None) -> Session:
+        """Makes the directory (mode 0700) and session.json. `name` fixes the directory's name.
+
+        Raises FileExistsError when `name` is taken, MemscopeError when no place can be written.
+        """
+        try:
+            place = choose_place(config.ring_mib << 20)
+        except OSError as error:
+            raise MemscopeError(str(error)) from None
+        identity = os.urandom(8).hex()
+        directory = os.path.join(place.path, name or f"msmemscope-{os.getuid()}-{identity}")
+        os.mkdir(directory, 0o700)
+        now = time.time_ns()
+        run = f"run_{time.strftime('%Y%m%d%H%M%S', time.localtime(now // 10**9))}_{identity[:6]}"
+        facts: dict[str, object] = {
+            "session": identity,
+            "mode": mode,
+            "output": os.path.abspath(config.output_path),
+            "run": os.path.join(os.path.abspath(config.output_path), run),
+            "config": config.as_dict(),
+            "argv": argv,
+            "host": os.uname().nodename,
+            "created_wall_ns": now,
+            "endpoint": f"ipc://{directory}/shard.sock",
+        }
+        session = cls(directory, facts)
+        session.write()
+        return session
+
+    @classmethod
+    def load(cls, directory: str) -> Session:
+        """Reads session.json. Raises MemscopeError when there is none or it is another user's."""
+        path = os.path.join(directory, "session.json")
+        try:
+            with open(path, encoding="utf-8") as file:
+                if os.fstat(file.fileno()).st_uid != os.geteuid():
+                    raise MemscopeError(f"{path} belongs to another user: start a session of your own")
+                return cls(directory, json.load(file))
+        except (OSError, ValueError) as error:
+            raise MemscopeError(f"cannot read the session {path} ({error}): start the program again") from None
+
+    def write(self) -> None:
+        path = self.path("session.json")
+        with open(path + "~", "w", encoding="utf-8", opener=_private) as file:
+            json.dump(self.facts, file)
+        os.replace(path + "~", path)
+
+    def environment(self, *, distributed: bool) -> dict[str, str]:
+        """The variables of a watched process, beyond those it has. The hook library reads them before Python
+        is up, so they say all that it needs."""
+        config = self.config
+        variables = {
+            SESSION_VARIABLE: self.directory,
+            "MSMEMSCOPE_PYTHON_DEPTH": str(config.python_stack_depth if config.python_stack else 0),
+            "MSMEMSCOPE_NATIVE_DEPTH": str(config.c_stack_depth if config.c_stack else 0),
+            "MSMEMSCOPE_RING_MIB": str(config.ring_mib),
+            "MSMEMSCOPE_WAIT_MS": str(config.ring_wait_ms),
+            "MSMEMSCOPE_DEVICES": ",".join(config.device),
+            "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
+        }
+        if distributed:
+            variables[DISTRIBUTED_VARIABLE] = "1"
+        preloaded = os.environ.get("LD_PRELOAD", "")
+        if hook_library() not in preloaded.replace(" ", ":").split(":"):
+            preloaded = f"{hook_library()}:{preloaded}" if preloaded else hook_library()
+        variables["LD_PRELOAD"] = preloaded
+        return variables
+
+
+def hook_library() -> str:
+    """The path of the one preload library, beside the package's modules."""
+    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), HOOK_LIBRARY)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,131 @@
+"""What the options come to: `Config`, the one record from which every other part reads what it shall do.
+
+In: parsed values (config.py) or a stored record. Out: the values, and what follows from them by the coupling rules.
+"""
+
+from __future__ import annotations
+
+from msmemscope.collect.facts import Facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_OUTPUT = "memscopeDumpResults"
+EVENTS = ("alloc", "free", "launch", "access")  # bit i of upstream's eventType; traceback has no bit
+LEVELS = ("op", "kernel")  # bit i of levelType
+ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
+LOG_LEVELS = ("debug", "info", "warning", "error")
+COLLECT_MODES = ("immediate", "deferred")
+FORMATS = ("csv", "db")
+
+MAX_STEPS = 5
+MAX_STEP = 2**32 - 1  # a step is 32 bits wide in a record
+MAX_STACK_DEPTH = 1000
+DEFAULT_STACK_DEPTH = 50  # of a stack named without a depth
+MAX_OOM_TOP = 1000
+MAX_DEVICE = 31
+MAX_PATH_CHARS = 4096
+MAX_COMPONENT_BYTES = 255
+MAX_SEPARATORS = 32
+MAX_WATCH_NAME = 254
+NO_OUTPUT_ID = 2**32 - 1  # upstream's "no output id given"
+
+
+class Watch(Facts):
+    """One watched stretch: the output tensors of `start`, until `end` finishes."""
+
+    start: str  # operator or kernel; may be empty
+    output_id: int = NO_OUTPUT_ID
+    end: str
+    full_content: bool = False  # bytes instead of a checksum
+
+
+class Config(Facts):
+    """Every option's value. Frozen; `replaced()` makes a changed copy."""
+
+    device: tuple[str, ...] = ("auto",)  # auto, cpu, npu, npu:N, cuda, cuda:N
+    level: tuple[str, ...] = ("op",)
+    dump_events: tuple[str, ...] = ("alloc", "free", "launch")  # what the user wants to see in the files
+    traceback: bool = False
+    python_stack: bool = True
+    python_stack_depth: int = 32
+    c_stack: bool = False
+    c_stack_depth: int = DEFAULT_STACK_DEPTH
+    analysis: tuple[str, ...] = ("leaks",)
+    oom_top: int = 10
+    steps: tuple[int, ...] = ()  # empty: all
+    watch: Watch | None = None
+    compare: bool = False
+    input_paths: tuple[str, ...] = ()
+    output_path: str = DEFAULT_OUTPUT  # absolute once parsed
+    format: str = "csv"
+    log_level: str = "info"
+    collect_mode: str = "immediate"
+    ring_mib: int = 16
+    ring_wait_ms: int = 20
+    effective: bool = False  # the once-only keys are fixed: the run has begun
+
+    def replaced(self, **changes: object) -> Config:
+        """A copy with these fields changed."""
+        values = {name: getattr(self, name) for name in Config.__annotations__}
+        return Config(**{**values, **changes})
+
+    @property
+    def collect_events(self) -> tuple[str, ...]:
+        """What must be recorded: `dump_events` enlarged by the coupling rules, in the order of EVENTS."""
+        wanted = set(self.dump_events)
+        for analysis in self.analysis:
+            wanted.update(_ANALYSIS_NEEDS[analysis])
+        if wanted & {"alloc", "free", "access"}:
+            wanted.update(("alloc", "free"))
+        return tuple(event for event in EVENTS if event in wanted)
+
+    @property
+    def active_analysis(self) -> tuple[str, ...]:
+        """`analysis` less what `--steps` switches off: a leak needs every step, and so does the OOM history."""
+        return tuple(name for name in self.analysis if not (self.steps and name in ("leaks", "oom")))
+
+    @property
+    def driver_leaks(self) -> bool:
+        """Whether blocks of the driver are checked for leaks: not from a run that began in the middle."""
+        return "leaks" in self.active_analysis and self.collect_mode == "immediate"
+
+    @property
+    def operator_rows(self) -> bool:
+        """Whether OP_LAUNCH rows (and accesses by framework operators) are wanted."""
+        return "op" in self.level and "launch" in self.dump_events
+
+    @property
+    def kernel_rows(self) -> bool:
+        """Whether KERNEL_LAUNCH rows are wanted."""
+        return "kernel" in self.level and "launch" in self.dump_events
+
+    def selects_device(self, kind: str, index: int = 0) -> bool:
+        """Whether events of `kind` ("cpu", "npu", "cuda") and `index` are recorded. `auto` takes every
+        accelerator; whether the cpu counts under `auto` depends on there being one, which only the process
+        itself knows, so it is answered with True here."""
+        if "auto" in self.device or kind in self.device:
+            return True
+        return f"{kind}:{index}" in self.device
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Config:
+        """The inverse of `as_dict()` (session.json, run.json). Unknown keys are ignored, missing ones default."""
+        known: dict[str, object] = {}
+        for name in cls.__annotations__:
+            if name in values:
+                value = values[name]
+                known[name] = tuple(value) if isinstance(value, list) else value
+        watch = known.get("watch")
+        if isinstance(watch, dict):
+            known["watch"] = Watch(**watch)
+        return cls(**known)  # type: ignore[arg-type]
+
+
+_ANALYSIS_NEEDS = {
+    "leaks": ("alloc", "free"),
+    "decompose": ("alloc", "free", "access"),
+    "inefficient": ("alloc", "free", "access", "launch"),
+    "oom": ("alloc", "free"),
+}

@@ -1,0 +1,264 @@
+// The hook engine, the recorder and the c10 source, on libraries that stand for torch's.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "hook/recorder.h"
+#include "hook/selection.h"
+#include "record/ring.h"
+
+using namespace memscope;
+
+extern "C" {
+unsigned memscope_install_hooks();
+void memscope_remove_hooks();
+void early_allocate(void* ptr, std::size_t bytes);
+void early_release(void* ptr);
+void early_cuda(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved, int device);
+extern int fake_news;
+extern int fake_deletes;
+}
+
+namespace {
+
+std::string session_directory() {
+    static std::string directory = [] {
+        char name[] = "/dev/shm/memscope-hook-test-XXXXXX";
+        return std::string(mkdtemp(name));
+    }();
+    return directory;
+}
+
+std::vector<std::string> rings() {
+    std::vector<std::string> found;
+    DIR* directory = opendir(session_directory().c_str());
+    while (const dirent* entry = readdir(directory)) {
+        const std::string name = entry->d_name;
+        if (name.size() > 5 && name.substr(name.size() - 5) == ".ring")
+            found.push_back(session_directory() + "/" + name);
+    }
+    closedir(directory);
+    return found;
+}
+
+struct Seen {
+    Kind kind;
+    EventRecord record;
+};
+
+std::vector<Seen> events_of(const Ring& ring) {
+    std::vector<Seen> seen;
+    const u64 head = ring.header->head.load();
+    for (u64 at = 0; at < head;) {
+        const RecordHeader header = ring.peek(at);
+        if (!is_valid(header)) break;
+        if (header.kind >= kFirstEventKind) {
+            Seen one = {static_cast<Kind>(header.kind), {}};
+            memcpy(&one.record, ring.data + (at & (ring.capacity() - 1)), sizeof one.record);
+            seen.push_back(one);
+        }
+        at += header.length;
+    }
+    return seen;
+}
+
+// The memory events of the ring that belongs to `pid`.
+std::vector<Seen> memory_events(u32 pid) {
+    std::vector<Seen> memory;
+    for (const std::string& path : rings()) {
+        Ring ring;
+        CHECK_EQUAL(ring.open(path.c_str(), false), 0);
+        if (ring.header->pid == pid)
+            for (const Seen& one : events_of(ring))
+                if (one.kind == Kind::MALLOC || one.kind == Kind::FREE) memory.push_back(one);
+        ring.unmap();
+    }
+    return memory;
+}
+
+std::vector<Seen> own_memory_events() { return memory_events(static_cast<u32>(getpid())); }
+
+void* const kBlock = reinterpret_cast<void*>(0x1000);
+
+}  // namespace
+
+// The cases build on each other and run in this order: there is one recorder per process.
+
+CASE(a_process_that_records_nothing_leaves_no_file) {
+    CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
+    memscope_set_ring_bytes(1 << 20);
+    memscope_set_devices("cpu,npu,cuda");
+    early_allocate(kBlock, 100);
+    CHECK_EQUAL(fake_news, 1);
+    memscope_install_hooks();
+    early_allocate(kBlock, 100);  // hooked, recording is off
+    CHECK_EQUAL(fake_news, 2);
+    CHECK(rings().empty());
+    memscope_start();
+    CHECK(rings().empty());
+}
+
+CASE(an_event_reaches_the_ring_and_the_original) {
+    early_allocate(kBlock, 4096);
+    early_release(kBlock);
+    early_cuda(kBlock, -512, 1024, 4096, 3);
+    CHECK_EQUAL(fake_news, 3);
+    CHECK_EQUAL(fake_deletes, 1);
+    const auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), 3u);
+    CHECK(memory[0].kind == Kind::MALLOC);
+    CHECK_EQUAL(memory[0].record.size, 4096);
+    CHECK_EQUAL(memory[0].record.ptr, 0x1000u);
+    CHECK_EQUAL(static_cast<int>(memory[0].record.pool), static_cast<int>(Pool::HOST));
+    CHECK_EQUAL(memory[0].record.used, kUnknown);
+    CHECK_EQUAL(memory[0].record.tid, static_cast<u32>(gettid()));
+    CHECK(memory[1].kind == Kind::FREE);
+    CHECK(memory[1].record.ts >= memory[0].record.ts);
+    CHECK(memory[2].kind == Kind::FREE);
+    CHECK_EQUAL(memory[2].record.size, 512);
+    CHECK_EQUAL(memory[2].record.used, 1024);
+    CHECK_EQUAL(memory[2].record.total, 4096);
+    CHECK_EQUAL(memory[2].record.device, 3);
+}
+
+CASE(an_object_loaded_later_is_hooked_before_its_first_use) {
+    void* library = dlopen(LATE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library != nullptr);
+    // The look-up is what tells the engine of the new object.
+    auto allocate = reinterpret_cast<void (*)(void*, std::size_t)>(dlsym(library, "late_allocate"));
+    CHECK(allocate != nullptr);
+    const auto before = own_memory_events().size();
+    allocate(kBlock, 64);
+    CHECK_EQUAL(own_memory_events().size(), before + 1);
+    dlclose(library);
+}
+
+CASE(dlsym_of_a_hooked_name_gives_the_replacement) {
+    void* library = dlopen(C10_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    const auto before = own_memory_events().size();
+    auto report = reinterpret_cast<void (*)(void*, std::int64_t, std::size_t, std::size_t, short)>(
+        dlsym(library, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
+    CHECK(report != nullptr);
+    report(kBlock, 8, 8, 8, 1);  // type 1 (cuda), index 0
+    CHECK_EQUAL(own_memory_events().size(), before + 1);
+    dlclose(library);
+}
+
+CASE(steps_are_written_into_later_events) {
+    memscope_step(7, static_cast<unsigned>(StepSource::API));
+    early_allocate(kBlock, 1);
+    CHECK_EQUAL(own_memory_events().back().record.step, 7u);
+}
+
+CASE(threads_share_the_ring) {
+    const auto before = own_memory_events().size();
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread)
+        threads.emplace_back([] {
+            for (int i = 0; i < 500; ++i) early_allocate(kBlock, 16);
+        });
+    for (auto& thread : threads) thread.join();
+    CHECK_EQUAL(own_memory_events().size(), before + 2000);
+}
+
+CASE(a_forked_child_has_a_ring_of_its_own_and_its_parents_steps) {
+    const pid_t child = fork();
+    if (child == 0) {
+        early_allocate(kBlock, 32);
+        while (memscope_current_step() != 8) usleep(1000);  // the parent's next step
+        early_allocate(kBlock, 32);
+        _exit(0);
+    }
+    while (memory_events(static_cast<u32>(child)).empty()) usleep(1000);
+    memscope_step(8, static_cast<unsigned>(StepSource::API));
+    int status = 0;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    const auto memory = memory_events(static_cast<u32>(child));
+    CHECK_EQUAL(memory.size(), 2u);
+    CHECK_EQUAL(memory[0].record.step, 7u);
+    CHECK_EQUAL(memory[1].record.step, 8u);
+    for (const std::string& path : rings()) {
+        Ring ring;
+        CHECK_EQUAL(ring.open(path.c_str(), false), 0);
+        if (ring.header->pid == static_cast<u32>(child)) CHECK(ring.header->parent_ring_id != 0);
+        ring.unmap();
+    }
+    const auto own = own_memory_events().size();
+    early_allocate(kBlock, 32);
+    CHECK_EQUAL(own_memory_events().size(), own + 1);  // the parent's ring is untouched by all this
+}
+
+CASE(sigkill_leaves_every_event_whose_call_had_returned) {
+    int pipes[2];
+    CHECK_EQUAL(pipe(pipes), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        for (u64 count = 1;; ++count) {
+            early_allocate(kBlock, count);
+            if (count == 5000) {
+                (void)!write(pipes[1], &count, sizeof count);
+                for (;;) pause();
+            }
+        }
+    }
+    u64 returned = 0;
+    CHECK_EQUAL(read(pipes[0], &returned, sizeof returned), static_cast<ssize_t>(sizeof returned));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    const auto memory = memory_events(static_cast<u32>(child));
+    CHECK_EQUAL(memory.size(), returned);
+    for (u64 i = 0; i < returned; ++i) CHECK_EQUAL(static_cast<u64>(memory[i].record.size), i + 1);
+}
+
+CASE(only_selected_devices_are_recorded) {
+    const auto recorded = [](void (*act)()) {
+        const auto before = own_memory_events().size();
+        act();
+        return own_memory_events().size() - before;
+    };
+    const auto cpu = [] { early_allocate(kBlock, 8); };
+    const auto cuda0 = [] { early_cuda(kBlock, 8, 8, 8, 0); };
+    const auto cuda1 = [] { early_cuda(kBlock, 8, 8, 8, 1); };
+    memscope_set_devices("cuda:1");
+    CHECK_EQUAL(recorded(cpu), 0u);
+    CHECK_EQUAL(recorded(cuda0), 0u);
+    CHECK_EQUAL(recorded(cuda1), 1u);
+    memscope_set_devices("cpu,npu");
+    CHECK_EQUAL(recorded(cpu), 1u);
+    CHECK_EQUAL(recorded(cuda1), 0u);
+    memscope_set_devices("auto");
+    CHECK_EQUAL(recorded(cpu), 1u);  // no accelerator yet
+    CHECK_EQUAL(recorded(cuda0), 1u);
+    CHECK_EQUAL(recorded(cpu), 0u);
+    memscope_set_devices("auto,cpu");
+    CHECK_EQUAL(recorded(cuda0), 1u);
+    CHECK_EQUAL(recorded(cpu), 1u);
+}
+
+CASE(stop_and_remove_leave_the_program_as_it_was) {
+    memscope_stop();
+    const auto before = own_memory_events().size();
+    const int calls = fake_news;
+    early_allocate(kBlock, 8);
+    CHECK_EQUAL(own_memory_events().size(), before);
+    memscope_remove_hooks();
+    memscope_start();
+    early_allocate(kBlock, 8);
+    CHECK_EQUAL(own_memory_events().size(), before);
+    CHECK_EQUAL(fake_news, calls + 2);
+}
+
+int main(int argc, char** argv) {
+    alarm(120);  // a case that waits for an event that never comes ends the program
+    const int status = check::run(argc, argv);
+    const std::string clean = "rm -rf " + session_directory();
+    return std::system(clean.c_str()) == 0 ? status : 1;
+}
