@@ -158,6 +158,9 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         )
     (run / "journal").rmdir()
     coordinator.write_losses()
+    if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
+        coordinator.write(finished=True)
+        return 0
     coordinator.write()
     try:
         from msmemscope.report.outputs import write_outputs  # imports the analyses: only now

@@ -370,7 +370,8 @@ class Agent:
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             except (OSError, IndexError, ValueError):
                 continue
-            processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
+            if pages:  # 0: a zombie
+                processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
         if processes and not self._said_bye:
             total, available = node_memory()
             node = {"device": "cpu", "used": total - available, "total": total}
