@@ -150,8 +150,9 @@ fuzz: $(TOOLS) ## FUZZ_SECONDS (60) of malformed rings and batches into each rea
 	compiler=$$(command -v clang++ || command -v c++); \
 	cmake -S . -B build/fuzz $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_CXX_COMPILER=$$compiler \
 	  -DCMAKE_C_COMPILER=$$(command -v clang || command -v cc) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
-	$(call CMAKE_BUILD,build/fuzz)
-	for target in build/fuzz/tests/native/*_fuzz; do echo "== $$target"; "$$target" -max_total_time=$(FUZZ_SECONDS); done
+	$(call CMAKE_BUILD,build/fuzz) --target fuzz_programs
+	export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
+	for target in build/fuzz/tests/native/*_fuzz; do echo "== $$target"; "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=build/fuzz/; done
 
 ##@ Write
 

@@ -228,11 +228,12 @@ def _root(lines: list[_Line]) -> _Line | None:
     if root is not None:
         blocks = root.parts_per_event + sum(line.blocks_per_event for line in parts)
         return root if blocks >= 2 else None
-    # No scalar: outputs of the model are kept, with all that led to them.
-    if len(forward) < 2 or sum(line.blocks_per_event for line in forward) < 3:
-        return None
+    # No scalar: the loss may live in the storage of what it was reduced from, or outputs of the model are kept.
+    blocks = sum(line.blocks_per_event for line in forward)
     later = [line for line in lines if line.in_loop and not line.in_module and line.first_ts > end]
-    return later[0] if len(later) == 1 else max(forward, key=lambda line: line.first_ts)
+    if len(later) == 1 and blocks >= 2:
+        return later[0]
+    return max(forward, key=lambda line: line.first_ts) if len(forward) >= 2 and blocks >= 3 else None
 
 
 def _by_rhythm(lines: list[_Line]) -> list[list[_Line]]:

@@ -8,20 +8,21 @@ length of the input wobbles. So a trend alone is no leak. Growth is accepted whe
 its onset to the last complete step:
 
 * it comes in at least `min_events` steps, and the growth of the last third is not much below the average (a cache
-  that has filled up, a copy made once), nor is the silence since the latest growth unusually long;
+  that has filled up, a copy made once), nor is the silence since the latest growth unusually long; without a rhythm,
+  its events must not become rarer (a cache that is still filling);
 * what is alive now was born all over the window (blocks that are replaced have young survivors only, blocks with a
   random life few old ones), and explains the rise;
 * the rise goes well above every level held before the onset (a list that is cleared now and then does not);
 * Mann-Kendall's test (Kendall's tau against time, which allows for ties) rejects "no trend", and the confidence
   interval of the Theil-Sen slope lies above zero.
 
-One more shape is accepted: a fixed number of blocks, replaced by larger ones at every step by a constant amount, as
-`history = torch.cat([history, x])` does.
+One more shape is accepted: a fixed number of blocks, replaced by larger ones at every step by a constant amount, which
+is also what they began with: `history = torch.cat([history, x])`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ Ints = npt.NDArray[np.int64]
 
 # Trend tests look at this many points at most: Theil-Sen's cost is quadratic, and a longer series decides nothing more.
 _MAX_POINTS = 160
+# A site keeps all it allocates when this share of its blocks is alive at the last complete step.
+_PURE = 0.9
+# Without a rhythm this many events are needed, and Laplace's statistic must not be below this one.
+_MIN_IRREGULAR = 6
+_FALLING = -0.8
+# With fewer survivors than this share of the blocks that were gained, the survivors are doubted.
+_CONFIRMED = 0.7
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,30 @@ class Thresholds:
     """Least bytes of the last third relative to the average third; low, for sizes may differ widely."""
     explained: float = 0.5
     """Least share of the kept bytes that the rise of the live bytes confirms, and of the rise that is new territory."""
+    window_share: float = 1 / 3
+    """Least length of the window relative to the run: growth that began just now may end just as soon."""
 
 
 STRICT = Thresholds()
+# For a site that also frees blocks. Random lives alone can look like growth for a while, so the kept blocks must come
+# in a rhythm,
+MIXED = Thresholds(
+    min_steps=8, min_events=6, alpha=1e-4, late_share=0.6, early_share=0.6, late_bytes_share=0.3, explained=0.7
+)
+# or be many.
+MIXED_IRREGULAR = Thresholds(
+    min_steps=24, min_events=16, alpha=1e-6, late_share=0.7, early_share=0.7, late_bytes_share=0.4, explained=0.7
+)
 # For the same call stack on another rank: the cause is known by then, only its presence is asked.
 CORROBORATE = Thresholds(
-    min_steps=4, min_events=3, alpha=0.05, late_share=0.3, early_share=0.2, late_bytes_share=0.1, explained=0.3
+    min_steps=4,
+    min_events=3,
+    alpha=0.05,
+    late_share=0.3,
+    early_share=0.2,
+    late_bytes_share=0.1,
+    explained=0.3,
+    window_share=0.2,
 )
 
 
@@ -118,10 +144,11 @@ def find_growth(
     live_blocks: Ints,
     born_bytes: Ints,
     born_blocks: Ints,
+    allocs: int,
     test: TrendTest,
     limits: Thresholds = STRICT,
 ) -> Growth | None:
-    """Judge one site.
+    """Judge one site, which allocated `allocs` blocks in all.
 
     All arrays have one value per step 0..S, S the last complete step: bytes and blocks held at the END of the step;
     bytes and blocks of now living blocks by step of birth. Step 0 is the program's start and never evidence of growth.
@@ -129,23 +156,22 @@ def find_growth(
     last = len(live_bytes) - 1
     if last < limits.min_steps:
         return None
-    floor = _future_minimum(live_bytes)
-    rise = int(live_bytes[last]) - int(min(live_bytes[0], live_bytes[1]))
-    if rise <= 0:
+    if limits is STRICT and live_blocks[last] < _PURE * allocs:
+        limits = MIXED
+    if live_bytes[last] <= min(live_bytes[0], live_bytes[1]):
         return None
-    # After the last step a program may have torn everything down. Then survivors say nothing, and the level that was
-    # never again fallen below (up to the last complete step) takes their place.
-    confirmed = int(born_bytes[1:].sum()) >= 0.7 * rise
-    if confirmed:
-        kept, kept_blocks, kept_at_start = born_bytes, born_blocks, int(born_bytes[0])
-    else:
-        kept, kept_blocks = np.diff(floor, prepend=0), np.diff(_future_minimum(live_blocks), prepend=0)
-        kept_at_start = int(floor[0])
-        # The floor also rises when the same blocks come back larger; only more blocks are kept blocks.
-        kept = np.where(kept_blocks > 0, kept, 0)
-        kept[0] = 0
-    growth = _kept(live_bytes, live_blocks, kept, kept_blocks, kept_at_start, confirmed, test, limits)
-    return growth or _replaced(live_bytes, live_blocks, test, limits)
+    growth = _kept(live_bytes, live_blocks, born_bytes, born_blocks, int(born_bytes[0]), test, limits)
+    more_blocks = live_blocks[last] - min(live_blocks[0], live_blocks[1])
+    if growth is None and born_blocks[1:].sum() < _CONFIRMED * more_blocks:
+        # After its last complete step a program may tear everything down, and the survivors say nothing. The level
+        # that was never again fallen below takes their place. It also rises when the same blocks come back larger;
+        # only more blocks are kept blocks.
+        floor, more = _future_minimum(live_bytes), np.diff(_future_minimum(live_blocks), prepend=0)
+        kept = np.where(more > 0, np.diff(floor, prepend=0), 0)
+        growth = _kept(live_bytes, live_blocks, kept, more, int(floor[0]), test, limits)
+        if growth is not None:
+            growth = replace(growth, confidence=round(0.95 * growth.confidence, 6))
+    return growth or (_replaced(live_bytes, live_blocks, test) if limits is not CORROBORATE else None)
 
 
 def _kept(
@@ -154,13 +180,13 @@ def _kept(
     kept: Ints,
     kept_blocks: Ints,
     kept_at_start: int,
-    confirmed: bool,
     test: TrendTest,
     limits: Thresholds,
 ) -> Growth | None:
     last = len(live_bytes) - 1
-    events = np.flatnonzero(kept[1:] > 0) + 1
-    events = _sustained(events)
+    events = _sustained(np.flatnonzero(kept[1:] > 0) + 1)
+    if limits is MIXED and (_usual(kept_blocks[events]) is None or _usual(np.diff(events)) is None):
+        limits = MIXED_IRREGULAR
     if not _steady(events, kept, last, limits):
         return None
     onset = int(events[0])
@@ -187,7 +213,7 @@ def _kept(
         per_step = total / (last - first + 1)
     else:
         per_step = float(kept[events[:-1]].sum()) / int(events[-1] - events[0])
-    sure = (1.0 - p_value) * min(1.0, 0.8 + 0.2 * len(events) / 10) * (1.0 if confirmed else 0.95)
+    sure = (1.0 - p_value) * min(1.0, 0.8 + 0.2 * len(events) / 10)
     return Growth(
         first_step=first,
         last_step=last,
@@ -204,8 +230,12 @@ def _kept(
     )
 
 
-def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest, limits: Thresholds) -> Growth | None:
-    """The same number of blocks, larger by the same amount at each step, to the last."""
+def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest) -> Growth | None:
+    """The same number of blocks, larger by the same amount at each step, as if all steps were in them.
+
+    Inputs that get longer on purpose also grow by a constant amount, but do not begin with it.
+    """
+    limits = STRICT
     last = len(live_bytes) - 1
     change = np.diff(live_bytes, prepend=0)
     events = _sustained(np.flatnonzero(change[2:] > 0) + 2)
@@ -219,8 +249,8 @@ def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest, limits: Thre
     if size is None or distance is None or not _steady(events, np.maximum(change, 0), last, limits):
         return None
     total = int(live_bytes[last] - live_bytes[onset - 1])
-    earlier_peak = int(live_bytes[1:onset].max())
-    if live_bytes[last] - earlier_peak < limits.explained * total:
+    missing = size * (last + 1) - int(live_bytes[last]) * distance
+    if onset > 2 or not 0 <= missing <= size:
         return None
     p_value, slope, low, high = test(live_bytes[window])
     if p_value > limits.alpha or low <= 0:
@@ -264,10 +294,15 @@ def _steady(events: Ints, kept: Ints, last: int, limits: Thresholds) -> bool:
         return False
     onset = int(events[0])
     length = last - onset + 1
-    if length < limits.min_steps:
+    if length < max(limits.min_steps, limits.window_share * last):
         return False
     if last - int(events[-1]) > 1.5 * int(np.diff(events).max()) + 1:
         return False
+    if limits is not CORROBORATE and _usual(np.diff(events)) is None:
+        # Entries of a cache come at random, and ever fewer: Laplace's test for a falling rate of events.
+        centre = float((events - onset).mean()) / max(length - 1, 1) - 0.5
+        if len(events) < _MIN_IRREGULAR or centre * np.sqrt(12 * len(events)) < _FALLING:
+            return False
     third = np.minimum((events - onset) * 3 // length, 2)
     counts = np.bincount(third, minlength=3)
     sizes = np.bincount(third, weights=kept[events], minlength=3)

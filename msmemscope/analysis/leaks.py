@@ -174,6 +174,7 @@ class _View:
             np.r_[0, self.point_blocks[points]][at],
             born_bytes,
             born_blocks,
+            int(self.tracked.sites["allocs"][site]),
             self.test,
             limits,
         )

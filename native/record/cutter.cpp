@@ -24,18 +24,20 @@ Record read(const Records& records, u64 at) noexcept {
     return record;
 }
 
-// Where to go on after `at`, which holds no record: see the header. Bytes inside a hole may imitate a header; a
-// whole chain of them does not happen by chance.
+// Where to go on after `at`, which holds no record: see the header and kChainLinks.
 u64 resume(const Records& records, u64 at) noexcept {
     for (at += 8; at + 8 <= records.bytes; at += 8) {
         u64 next = at;
         u64 word = header_word(records, next);
-        while (word != 0 && is_valid(as_header(word))) {
+        u32 links = 0;
+        while (links < kChainLinks && word != 0 && is_valid(as_header(word))) {
             next += as_header(word).length;
+            ++links;
             if (next + 8 > records.bytes) break;
             word = header_word(records, next);
         }
-        if (next == at) continue;
+        if (links == 0) continue;
+        if (links == kChainLinks && next <= records.bytes) return at;
         if (next == records.bytes || (next > records.bytes && records.cut_off)) return at;
         if (next < records.bytes && word == 0) return at;
     }

@@ -102,7 +102,7 @@ class Worker:
         block = Block((self.number, int(device_type), device, int(pool), self.job.stack_id(frames)), size, self.step)
         self.live.add(block)
         entry = self.job.sites.setdefault(
-            block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0}
+            block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0, "frees": 0}
         )
         entry["last_step"] = self.step
         entry["allocs"] += 1
@@ -112,6 +112,7 @@ class Worker:
     def free(self, block: Block | None) -> None:
         if block is not None:
             self.live.remove(block)
+            self.job.sites[block.site]["frees"] += 1
 
     def next_step(self) -> None:
         self.levels.append(self._level())
@@ -155,7 +156,7 @@ class Job:
         numbers = {site: number for number, site in enumerate(self.sites)}
         names = ("process", "device_type", "device", "pool", "stack_py")
         sites: dict[str, Any] = {name: [site[i] for site in numbers] for i, name in enumerate(names)}
-        for name in ("first_step", "last_step", "first_ts", "allocs", "order"):
+        for name in ("first_step", "last_step", "first_ts", "allocs", "frees", "order"):
             sites[name] = [self.sites[site][name] for site in numbers]
         sites["stack_c"] = [0] * len(numbers)
         points, births, steps = [], defaultdict(lambda: (0, 0)), []

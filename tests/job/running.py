@@ -1,0 +1,78 @@
+"""Run programs under the tool, each in a process of its own, and find what it wrote.
+
+Called by the tests of this folder; calls ``python -m msmemscope`` and nothing inside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+# Far above the seconds that a program takes: it only ends a hang.
+LIMIT_S = 180
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run under the tool ended; `output` is the directory given as --output-path."""
+
+    status: int
+    stdout: str
+    stderr: str
+    output: Path
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted(self.output.glob("run_*"))
+
+    @property
+    def run(self) -> Path:
+        """The one run directory; fails with the tool's own words when there is none."""
+        assert len(self.runs) == 1, f"{len(self.runs)} run directories, status {self.status}\n{self.stderr}"
+        return self.runs[0]
+
+
+Watch = Callable[..., Outcome]
+
+
+def tool(output: Path, argv: Sequence[str | Path]) -> list[str]:
+    """Return the command line that runs `argv` under the tool."""
+    return [sys.executable, "-m", "msmemscope", "--output-path", str(output), "--", *map(str, argv)]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Return this environment, with one thread per process so that two programs do not fight over two cores."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+
+
+def torchrun(nproc: int, *argv: str | Path) -> list[str | Path]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", *argv]
+
+
+def run_tool(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
+    """Run `argv` under the tool to its end; a hang ends with all of its processes killed and the test failed."""
+    process = subprocess.Popen(
+        tool(output, argv),
+        env=environment(**env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        pytest.fail(f"still running after {LIMIT_S} s: {argv}\n{stderr}")
+    return Outcome(process.returncode, stdout, stderr, output)
