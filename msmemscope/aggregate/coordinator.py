@@ -36,7 +36,7 @@ class Coordinator:
             "version": version,
             "config": session.get("config", {}),
             "hosts": [session["host"]] if session.get("host") else [],
-            "program": session.get("argv", []),
+            "program": session.get("program", []),
             "started_wall_ns": session.get("created_wall_ns", 0),
             "ended_wall_ns": None,
             "exit_status": None,

@@ -155,7 +155,7 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         # No process turned out to be one to watch. The directory is ours and holds nothing.
         shutil.rmtree(run, ignore_errors=True)
         return 0
-    coordinator.end(_as_the_supervisor_left_it(session_dir, session))
+    coordinator.end(_read_finish(session_dir / "finish"))
     if not shard.close(GIVE_UP_S):
         raise MemscopeError(
             f"{run}: the tables could not be written; {run}/journal holds the rest: make room and restart"
@@ -195,12 +195,13 @@ def _try_write(coordinator: Coordinator) -> None:
         return
 
 
-def _as_the_supervisor_left_it(session_dir: Path, session: dict[str, Any]) -> dict[str, Any]:
-    """session.json once more: by now it says how the program ended. The old one when it is gone."""
+def _read_finish(path: Path) -> dict[str, Any]:
+    """What the supervisor says of the program's end; {} when it says nothing."""
     try:
-        return read_session(session_dir)
-    except MemscopeError:
-        return session
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _lock(path: Path) -> int:
