@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from rings import Job, build_writer
+from rings import Job, build_writer  # noqa: E402
 
-from msmemscope.analysis import blocks
-from msmemscope.tables import Run
+from msmemscope.analysis import blocks  # noqa: E402
+from msmemscope.tables import Run  # noqa: E402
 
 EVENT_BYTES = 96
 
