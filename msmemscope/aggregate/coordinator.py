@@ -60,12 +60,11 @@ class Coordinator:
             json.dump(document, out, indent=1)
         os.replace(temporary, self._run / "run.json")
 
-    def end(self, finish: Mapping[str, Any]) -> None:
-        """Notes how the program ended. finish: what the supervisor wrote, possibly nothing."""
-        status = finish.get("exit_status")
+    def end(self, session: Mapping[str, Any]) -> None:
+        """Notes how the program ended. session: as the supervisor left it, with its exit status."""
         self.write(
-            ended_wall_ns=finish.get("ended_wall_ns") or time.time_ns(),
-            exit_status=status if isinstance(status, int) else None,
+            ended_wall_ns=session.get("ended_wall_ns") or time.time_ns(),
+            exit_status=session.get("exit_status"),
         )
 
     def write_losses(self) -> None:

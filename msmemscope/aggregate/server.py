@@ -19,7 +19,7 @@ from typing import Any
 
 import zmq
 
-from msmemscope.aggregate.coordinator import Coordinator
+from msmemscope.aggregate.coordinator import Coordinator, losses
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.errors import MemscopeError
@@ -37,10 +37,10 @@ def main(arguments: list[str]) -> int:
     try:
         return serve(Path(arguments[0]))
     except MemscopeError as error:
-        print(f"msmemscope: aggregator: {error}", file=sys.stderr)
+        print(f"[msmemscope] aggregator: {error}", file=sys.stderr)
         return error.exit_status
     except (OSError, zmq.ZMQError) as error:
-        print(f"msmemscope: aggregator: {error}", file=sys.stderr)
+        print(f"[msmemscope] aggregator: {error}", file=sys.stderr)
         return MemscopeError.exit_status
 
 
@@ -64,6 +64,9 @@ def serve(session_dir: Path) -> int:
     coordinator.write()
     if not coordinator.drained:
         _receive(session["endpoint"], shard, coordinator)
+    if not shard.rings and not any(losses(shard).values()):
+        shutil.rmtree(run)  # no process recorded anything: leave nothing behind
+        return 0
     status = _finish(run, session_dir, session, shard, coordinator)
     os.close(lock)
     return status
@@ -133,7 +136,7 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
                     break
                 agent, *frames = socket.recv_multipart(copy=False)
                 data = frames[0].buffer if len(frames) == 1 else memoryview(b"")
-                for reply in shard.answer(agent.bytes, data):
+                for reply in shard.answer(data):
                     socket.send_multipart([agent.bytes, reply])
                 shard.roll()
             shard.roll()
@@ -159,6 +162,9 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         )
     (run / "journal").rmdir()
     coordinator.write_losses()
+    if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
+        coordinator.write(finished=True)
+        return 0
     coordinator.write()
     try:
         from msmemscope.report.console import print_text
@@ -173,7 +179,7 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         for note in outcome.notes:
             print(f"[msmemscope] Note: {note}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
-        print(f"msmemscope: the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
+        print(f"[msmemscope] the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
               file=sys.stderr)  # fmt: skip
         coordinator.write(finished=True, outputs_error=repr(error))
         return MemscopeError.exit_status
@@ -192,7 +198,7 @@ def _try_write(coordinator: Coordinator) -> None:
 def _read_finish(path: Path) -> dict[str, Any]:
     """What the supervisor says of the program's end; {} when it says nothing."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8") or "{}")
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

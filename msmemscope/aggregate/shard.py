@@ -90,7 +90,7 @@ class Shard:
         self._said: set[str] = set()
         self.epoch = secrets.randbits(63)
         self.rings: dict[int, Ring] = {}
-        self.agents: dict[bytes, bool] = {}  # who said hello: has it said bye?
+        self.agents: dict[str, bool] = {}  # host whose agent said hello: has it said bye?
         self.drained = False  # some run of ours already saw the last bye
         self.losses = Losses()
         self.before_roll: Callable[[], None] = lambda: None
@@ -115,7 +115,7 @@ class Shard:
         self.losses.skipped_parts += self._store.corrupt
         self.losses.damaged_journal_frames += self._journal.damaged_frames
 
-    def answer(self, agent: bytes, data: bytes | memoryview) -> list[bytes]:
+    def answer(self, data: bytes | memoryview) -> list[bytes]:
         """The answers to one message; none when it could not be stored now and must come again."""
         try:
             message = wire.unpack(data, self._session, wire.AGENT_TYPES)
@@ -123,7 +123,7 @@ class Shard:
             if kind == "batch":
                 return self._answer_batch(wire.batch(message), data)
             if kind == "hello":
-                self.agents[agent] = False
+                self.agents[_host(message)] = False
                 stored = {id: ring.expected for id, ring in self.rings.items()}
                 return [self._pack("welcome", epoch=self.epoch, stored=stored)]
             if kind == "ping":
@@ -138,7 +138,7 @@ class Shard:
             self._bye(message)
             if not self._journaled(data):
                 return []
-            self.agents[agent] = True
+            self.agents[_host(message)] = True
             return [self._pack("finished")]
         except WireError as error:
             self.losses.refused_messages += 1
@@ -327,7 +327,7 @@ class Shard:
     def _say(self, topic: str, text: str) -> None:
         if topic not in self._said:
             self._said.add(topic)
-            print(f"msmemscope: aggregator: {text}", file=sys.stderr, flush=True)
+            print(f"[msmemscope] aggregator: {text}", file=sys.stderr, flush=True)
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -336,6 +336,14 @@ class Shard:
 
     def _ack(self, ring: int, offset: int, round: int, *, rewind: bool, final: bool = False) -> bytes:
         return self._pack("ack", epoch=self.epoch, ring=ring, offset=offset, round=round, rewind=rewind, final=final)
+
+
+def _host(message: dict[str, Any]) -> str:
+    """Which agent this is: there is one per host, whatever its connection or process."""
+    host = message.get("host")
+    if not isinstance(host, str):
+        raise WireError(f"{message['type']}: host is not a text")
+    return host
 
 
 def _kind_name(kind: int) -> str:

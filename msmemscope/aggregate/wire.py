@@ -14,7 +14,7 @@ batch                 agent ->   ring, offset, length, n, clock, round, cols, st
 ack                   <- shard   epoch, ring, offset (everything before it is stored), round, rewind, final
 usage                 agent ->   ts, device, used, total, processes [[ring, pid, rss bytes], ...]
 ping / pong           both       clock; the answer adds epoch
-bye                   agent ->   rings {ring: end offset}, lost {ring: {kind: n}}
+bye                   agent ->   host, rings {ring: end offset}, lost {ring: {kind: n}}, left_out {what: n}
 finished              <- shard   the bye is stored; the agent may go
 refuse                <- shard   reason; ring and offset when it was a batch
 ====================  =========  ==============================================================================
@@ -45,10 +45,10 @@ MAX_ENTRIES = 1 << 16  # of a map or list inside a message
 AGENT_TYPES = frozenset({"hello", "ring", "batch", "usage", "ping", "bye"})
 SHARD_TYPES = frozenset({"welcome", "ack", "pong", "finished", "refuse"})
 
-_EVENT_BYTES = {name: int(dtype[2:]) for name, dtype in EVENT_COLUMNS.items()}
-_STRING_BYTES = {"id": 8, "bytes": 4}
-_FRAME_BYTES = {"id": 8, "file": 8, "function": 8, "line": 4, "kind": 4}
-_STACK_BYTES = {"id": 8, "count": 4, "kind": 4}
+EVENT_BYTES = {name: int(dtype[2:]) for name, dtype in EVENT_COLUMNS.items()}
+STRING_BYTES = {"id": 8, "bytes": 4}
+FRAME_BYTES = {"id": 8, "file": 8, "function": 8, "line": 4, "kind": 4}
+STACK_BYTES = {"id": 8, "count": 4, "kind": 4}
 
 
 class WireError(MemscopeError):
@@ -108,11 +108,12 @@ def unpack(data: bytes | memoryview, session: str, known: frozenset[str]) -> dic
     if not isinstance(message, dict):
         raise WireError(f"not a map but {type(message).__name__}")
     if message.get("v") != VERSION:
-        raise WireError(f"version {message.get('v')!r}; this side speaks {VERSION}")
+        raise WireError(f"version {message.get('v')!r:.40}; this side speaks {VERSION}")
     if message.get("session") != session:
         raise WireError("the message belongs to another session")
-    if message.get("type") not in known:
-        raise WireError(f"unknown type {message.get('type')!r}")
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        raise WireError(f"unknown type {kind!r:.40}")
     return message
 
 
@@ -141,9 +142,9 @@ def batch(message: Mapping[str, Any]) -> Batch:
         if length == 0 or length % 8 != 0 or n * 96 > length:
             raise WireError(f"batch: {n} events in {length} bytes")
         where["length"] = length
-        strings = _blobs(message, "strings", _STRING_BYTES, None, {"text": ("bytes", 1)})
-        frames = _blobs(message, "frames", _FRAME_BYTES, None, {})
-        stacks = _blobs(message, "stacks", _STACK_BYTES, None, {"frames": ("count", 8)})
+        strings = _blobs(message, "strings", STRING_BYTES, None, {"text": ("bytes", 1)})
+        frames = _blobs(message, "frames", FRAME_BYTES, None, {})
+        stacks = _blobs(message, "stacks", STACK_BYTES, None, {"frames": ("count", 8)})
         return Batch(
             ring=ring,
             offset=offset,
@@ -151,7 +152,7 @@ def batch(message: Mapping[str, Any]) -> Batch:
             n=n,
             round=number(message, "round"),
             clock=number(message, "clock"),
-            cols=_blobs(message, "cols", _EVENT_BYTES, n, {}),
+            cols=_blobs(message, "cols", EVENT_BYTES, n, {}),
             strings=strings,
             frames=frames,
             stacks=stacks,

@@ -145,6 +145,7 @@ class Agent:
         self._dir = session_dir
         self._session = session
         self._name = str(session["session"])
+        self._host = str(session.get("host", ""))
         self._settings = Settings.of(session)
         self._spools = spool_directory(session_dir, session)
         self._feeds: dict[str, Feed] = {}
@@ -357,7 +358,7 @@ class Agent:
             self._asked = time.monotonic()
             rings = {feed.id: feed.acked for feed in self._feeds.values()}
             lost = {feed.id: feed.identity["lost"] for feed in self._feeds.values() if feed.identity["lost"]}
-            self._send("bye", rings=rings, lost=lost, left_out=self._left_out)
+            self._send("bye", host=self._host, rings=rings, lost=lost, left_out=self._left_out)
 
     def _sample(self) -> None:
         """Memory of the node and of every process that records."""
@@ -368,7 +369,8 @@ class Agent:
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             except (OSError, IndexError, ValueError):
                 continue
-            processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
+            if pages:  # 0: a zombie
+                processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
         if processes and not self._said_bye:
             total, available = node_memory()
             node = {"device": "cpu", "used": total - available, "total": total}
@@ -391,8 +393,7 @@ class Agent:
         self._epoch = None
         self._said_bye = False
         self._asked = time.monotonic()
-        host = str(self._session.get("host", ""))
-        self._send("hello", host=host, agent_pid=os.getpid(), clock=time.monotonic_ns())
+        self._send("hello", host=self._host, agent_pid=os.getpid(), clock=time.monotonic_ns())
 
     def _send(self, kind: str, **content: Any) -> None:
         assert self._socket is not None
@@ -497,7 +498,7 @@ def node_memory() -> tuple[int, int]:
 
 
 def say(text: str) -> None:
-    print(f"msmemscope: agent: {text}", file=sys.stderr, flush=True)
+    print(f"[msmemscope] agent: {text}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -13,6 +13,7 @@
 //   step_every=0    a step begins every k events
 //   crash_at=-1     SIGKILL of itself before that event
 //   close=1         says goodbye at the end
+//   link=           a second name for the file, kept when the agent removes the first
 //   linger_ms=0     lives on that long after the last event
 //
 // Prints "committed <n>" when it ends by itself.
@@ -165,9 +166,14 @@ void write_events(Ring& ring, long long thread) {
 
 int main(int count, char** words) {
     if (count < 3) return 2;
+    std::string second_name;
     for (int i = 3; i < count; ++i) {
         const char* equals = std::strchr(words[i], '=');
         if (equals == nullptr) return 2;
+        if (std::strncmp(words[i], "link=", 5) == 0) {
+            second_name = equals + 1;
+            continue;
+        }
         options[std::string(words[i], static_cast<std::size_t>(equals - words[i]))] = std::atoll(equals + 1);
     }
     Ring ring;
@@ -193,6 +199,7 @@ int main(int count, char** words) {
     std::strcpy(header.role, "trainer");
     std::strcpy(header.host, "testhost");
     std::strcpy(header.program, words[0]);
+    if (!second_name.empty() && link((std::string(words[1]) + "~").c_str(), second_name.c_str()) != 0) return 1;
     if (Ring::publish(words[1]) != 0) return 1;
     ring.wait_ns = static_cast<u64>(options["wait_ms"]) * 1'000'000;
 

@@ -753,6 +753,8 @@ def test_levels_carry_forward_and_start_at_zero() -> None:
     )
     tracked = blocks.tracked(tracker, [process(1)])
     assert tracked.levels([1, 0], [0, 2, 3, 4, 5, 8]).tolist() == [[0, 0, 0, 7, 7, 7], [0, 10, 10, 10, 0, 0]]
+    first = blocks.tracked(tracker_of(malloc(1, 10), malloc(2, 10, step=1)), [process(1)])
+    assert first.levels([0], [-1, 0]).tolist() == [[0, 10]]
     empty = blocks.tracked(tracker_of(), [process(1)])
     assert empty.levels([], [1, 2]).shape == (0, 2)
     assert empty.last_complete_step == {}
