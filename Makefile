@@ -141,7 +141,7 @@ format: $(TOOLS) ## let ruff and clang-format rewrite the sources
 bench: setup ## every benchmark; each prints a table of ratios and medians
 	cmake -S . -B build/bench $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=Release
 	$(call CMAKE_BUILD,build/bench)
-	build/bench/tests/native/ring_bench
+	for program in build/bench/tests/native/*_bench; do echo; echo "== $$program"; "$$program"; done
 	for file in benchmarks/*.py; do [ -e "$$file" ] || continue; echo; echo "== $$file"; $(PY) "$$file"; done
 
 .PHONY: fuzz
