@@ -10,8 +10,8 @@ its onset to the last complete step:
 * it comes in at least `min_events` steps, and the growth of the last third is not much below the average (a cache
   that has filled up, a copy made once), nor is the silence since the latest growth unusually long; without a rhythm,
   its events must not become rarer (a cache that is still filling);
-* what is alive at the end was born all over the window (blocks that are replaced have young survivors only, blocks with a
-  random life few old ones), and explains the rise;
+* what is alive at the end was born all over the window (blocks that are replaced have young survivors only, blocks
+  with a random life few old ones), and explains the rise;
 * the rise goes well above every level held before the onset (a list that is cleared now and then does not);
 * Mann-Kendall's test (Kendall's tau against time, which allows for ties) rejects "no trend", and the confidence
   interval of the Theil-Sen slope lies above zero.
