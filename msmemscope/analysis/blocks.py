@@ -55,7 +55,8 @@ class Tracked:
         first and latest allocation), order (number of its latest allocation among all of its process, from 1).
     site_steps: site, step, live_bytes, live_blocks at the END of that step. Only closed steps, and only where it
         changed: it holds until the site's next row, and before the first it is 0. Use `levels` to read it.
-    survivors: site, birth_step, bytes, blocks: what is alive now, by the step it was born in; sorted by both.
+    survivors: site, birth_step, bytes, blocks: what was alive at the end of the last closed step (not now: a program
+        frees all it had after its last step), by the step it was born in; of the open step what is alive now. Sorted.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, start_reserved,
         end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts, end_ts, complete.
         One row for every step since the pool's first event; complete is False for the last, still open one.
