@@ -49,8 +49,7 @@ setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and
 .PHONY: demo
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
-	@msmemscope --output-path $(DEMO_OUTPUT) torchrun --nproc-per-node 4 examples/leaky_ddp.py
-	@echo "Run directory: $$(ls -1dt $(DEMO_OUTPUT)/run_* | head -n 1)"
+	@$(PY) examples/demo.py --output-path $(DEMO_OUTPUT)
 
 ##@ Test
 
@@ -150,8 +149,9 @@ fuzz: $(TOOLS) ## FUZZ_SECONDS (60) of malformed rings and batches into each rea
 	compiler=$$(command -v clang++ || command -v c++); \
 	cmake -S . -B build/fuzz $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_CXX_COMPILER=$$compiler \
 	  -DCMAKE_C_COMPILER=$$(command -v clang || command -v cc) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
-	$(call CMAKE_BUILD,build/fuzz)
-	for target in build/fuzz/tests/native/*_fuzz; do echo "== $$target"; "$$target" -max_total_time=$(FUZZ_SECONDS); done
+	$(call CMAKE_BUILD,build/fuzz) --target fuzz_programs
+	export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
+	for target in build/fuzz/tests/native/*_fuzz; do echo "== $$target"; "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 -artifact_prefix=build/fuzz/; done
 
 ##@ Write
 

@@ -97,16 +97,17 @@ class Tracked:
     def levels(self, sites: npt.ArrayLike, steps: npt.ArrayLike, column: str = "live_bytes") -> npt.NDArray[np.int64]:
         """What each site held at the end of each step: shape (len(sites), len(steps)), `column` of site_steps.
 
-        Steps before a site's first row read 0, steps after its last row its last value. About 30 bytes of memory per
-        element: ask for many sites in portions.
+        Steps before a site's first row (negative ones too) read 0, steps after its last row its last value. About 30
+        bytes of memory per element: ask for many sites in portions.
         """
-        wanted = _step_key(np.asarray(sites)[:, None], np.asarray(steps)[None, :])
+        at_step = np.asarray(steps, dtype=np.int64)[None, :]
+        wanted = _step_key(np.asarray(sites)[:, None], np.maximum(at_step, 0))
         keys, order = self._site_step_index
         if len(keys) == 0:
             return np.zeros(wanted.shape, dtype=np.int64)
         at = np.searchsorted(keys, wanted, side="right") - 1
-        same_site = (at >= 0) & (keys[at] >> np.uint64(32) == wanted >> np.uint64(32))
-        return np.where(same_site, self.site_steps[column][order][at], np.int64(0))
+        holds = (at >= 0) & (at_step >= 0) & (keys[at] >> np.uint64(32) == wanted >> np.uint64(32))
+        return np.asarray(np.where(holds, self.site_steps[column][order][at], 0), dtype=np.int64)
 
     @cached_property
     def _site_step_index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:

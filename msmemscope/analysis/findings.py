@@ -177,7 +177,5 @@ def _leak_sentence(finding: Finding) -> str:
     parts.append(total)
     full = evidence.get("full_at_step")
     if full is not None:
-        rank = evidence.get("full_rank")
-        subject = "it" if rank is None else f"rank {rank}"
-        parts.append(f"{subject} runs out of memory near step {full:,}")
+        parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
     return "; ".join(parts) + "."

@@ -31,6 +31,7 @@ def attach(session: Session) -> None:
     _native.set_session(session.directory)
     _native.set_ring_bytes(config.ring_mib << 20)
     _native.set_wait_ns(config.ring_wait_ms * 1_000_000)
+    _native.set_devices(",".join(config.device))
     if config.python_stack:
         if _walk_is_right():
             _native.use_python_frames(True)

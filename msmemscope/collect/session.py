@@ -73,7 +73,7 @@ class Session:
             "output": os.path.abspath(config.output_path),
             "run": os.path.join(os.path.abspath(config.output_path), run),
             "config": config.as_dict(),
-            "argv": argv,
+            "program": argv,
             "host": os.uname().nodename,
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
@@ -110,6 +110,7 @@ class Session:
             "MSMEMSCOPE_NATIVE_DEPTH": str(config.c_stack_depth if config.c_stack else 0),
             "MSMEMSCOPE_RING_MIB": str(config.ring_mib),
             "MSMEMSCOPE_WAIT_MS": str(config.ring_wait_ms),
+            "MSMEMSCOPE_DEVICES": ",".join(config.device),
             "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
         }
         if distributed:

@@ -6,6 +6,7 @@
 
 #include "hook/patch.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -22,6 +23,7 @@ __attribute__((constructor)) void arm() {
     memscope_set_stack_depth(number_or("MSMEMSCOPE_PYTHON_DEPTH", 0), number_or("MSMEMSCOPE_NATIVE_DEPTH", 0));
     if (const unsigned mib = number_or("MSMEMSCOPE_RING_MIB", 0)) memscope_set_ring_bytes(static_cast<u64>(mib) << 20);
     memscope_set_wait_ns(number_or("MSMEMSCOPE_WAIT_MS", 20) * 1'000'000ull);
+    if (const char* devices = getenv("MSMEMSCOPE_DEVICES")) memscope_set_devices(devices);
     install_hooks();
     if (number_or("MSMEMSCOPE_DEFERRED", 0) == 0) memscope_start();
 }

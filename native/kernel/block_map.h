@@ -39,6 +39,11 @@ public:
         }
     }
 
+    // Asks the processor for the slot of `ptr` ahead of its use.
+    void prefetch(u64 ptr) const noexcept {
+        if (count_ != 0) __builtin_prefetch(&slots_[home(ptr)], 1);
+    }
+
     // The slot of `ptr`: that of the block that lives there, or an empty one (id 0) that the caller fills at once.
     Block& claim(u64 ptr) {
         if ((count_ + 1) * 10 > slots_.size() * 7) grow();

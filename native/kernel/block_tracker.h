@@ -13,10 +13,10 @@
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
 // a site without a stack (anomaly folded_site). Steps: 112 bytes per step and pool. Points (what a site held at the
 // end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all processes
-// becomes twice as coarse (stride), and the points are what they would be had the coarse grid been used from the
-// start: one per site at the last step of every cell of `stride` steps, and one at the site's latest change in the
-// cell that is still open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost
-// that way are the anomaly thinned_points.
+// becomes twice as coarse (stride): one point per site at the last step of every cell of `stride` steps, as if that
+// grid had been used from the start, and one for what it holds since its latest change in the cell that is still
+// open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost that way are the
+// anomaly thinned_points.
 #pragma once
 
 #include <array>
@@ -234,7 +234,7 @@ private:
 
     const std::size_t max_points_;
     const std::size_t max_sites_;
-    std::size_t point_limit_;  // max_points_, or more when even one point per site is more
+    std::size_t point_limit_;  // max_points_, or more when one point per site is already more
     std::size_t points_ = 0;   // in all grids and tails
     u64 stride_ = 1;
     u64 stamp_ = 0;

@@ -3,6 +3,7 @@
 
 #include "hook/patch.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "module/bindings.h"
 #include "module/python_frames.h"
 
@@ -67,6 +68,7 @@ void bind_collect(py::module_& module) {
     module.def("set_ring_bytes", &memscope_set_ring_bytes);
     module.def("set_wait_ns", &memscope_set_wait_ns);
     module.def("set_stack_depth", &memscope_set_stack_depth, py::arg("python"), py::arg("native"));
+    module.def("set_devices", &memscope_set_devices, py::arg("list"));
     module.def("use_python_frames",
                [](bool use) { memscope_set_python_frames(use ? &memscope_cpython_frames : nullptr); });
     module.def("walked_frames", &walked_frames,

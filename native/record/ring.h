@@ -20,24 +20,35 @@
 // A writer reserves length bytes by moving `head`, fills everything after the header word, and commits by
 // storing that word (length, kind, flags, version: 8 bytes) with release order. Free space holds zeros, so a
 // reader that loads a zero header word (acquire) knows that the record is not there yet and waits; it never
-// sees half a record. Records are in the order of reservation, which is the order in which the allocator acted
-// as long as a FREE is recorded before and a MALLOC after the real call.
+// sees half a record. It looks at offsets below `head` only: in a full ring the place of `head` still holds the
+// oldest record. Records are in the order of reservation, which is the order in which the allocator acted as
+// long as a FREE is recorded before and a MALLOC after the real call.
 //
 // The agent moves `acked` when the aggregator has the bytes on disk. Then it zeroes [freed, acked) and moves
 // `freed`. The order makes it restartable: an agent killed in between zeroes the same range again. An offset
 // is therefore the sequence number of what begins there, and the ring is the retransmission buffer.
 //
 // What a crash leaves:
-//   * writer killed: every committed record. A record reserved but not committed is a hole of zeros (at most
-//     one per thread); once the process is gone the reader steps over it (next_committed) and reports it.
+//   * writer killed: every committed record. A record reserved but not committed is a hole that begins with a
+//     zero word and may hold some of the record's bytes behind it (at most one per thread); once the process is
+//     gone the reader looks at the word once more, then steps over the hole (next_committed) and reports it.
+//     Nobody can tell the hole of a thread that ended asynchronously, or at exec, from a slow thread while the
+//     process lives: the reader waits there until the process ends.
 //   * agent killed: all of the above; its successor goes on from `acked`.
 //   * machine down: the ring is gone, like everything in /dev/shm.
 //
-// Full: the first writer that finds no room waits up to `wait_ns`, once; then the ring is `dropping` and every
-// record is counted in lost[kind] without waiting, until a quarter of the ring is free again. The next record
-// then goes in behind one GAP record per kind that lost something. Counts that no GAP could report any more
-// (the process died first) stay readable in `lost`. Reserving and committing takes no lock and makes no system
-// call except in the one wait.
+// Full: the first writer that finds no room opens a wait of at most `wait_ns`, which all threads share and which
+// opens again only after another quarter of the ring went through: a dead reader costs the job wait_ns in all, a
+// slow one wait_ns per quarter ring, and no record waits on its own account. When the wait ends without room the
+// ring is `dropping`: every record is counted in lost[kind] without waiting, until a quarter of the ring is free
+// again. The next record then goes in behind one GAP record per kind that lost something; a record lost while
+// these are written is told by the next GAP, or by nobody but `lost` if there is none. So `lost` is the truth of
+// how many (for a process killed while it wrote a GAP too), and the GAPs tell where. Reserving and committing
+// takes no lock and makes no system call except in the wait.
+//
+// What a damaged file can do: the job can scribble over its own ring. open() refuses a header that contradicts
+// itself, and no function here leaves the mapping or loops without end whatever the shared fields hold; what the
+// bytes of a record say is the cutter's business.
 #pragma once
 
 #include <atomic>
@@ -82,7 +93,10 @@ struct RingHeader {
     alignas(64) std::atomic<u32> step;              // current step of the rank; children read it here
     std::atomic<u32> closed;                        // the process said goodbye (exit handler ran)
     std::atomic<u32> dropping;                      // full, see above
-    std::atomic<u32> waits;                         // how often a writer waited
+    std::atomic<u32> waits;                         // waits opened (two threads at once may count one twice)
+    std::atomic<u64> wait_until;                    // CLOCK_MONOTONIC ns at which the newest wait ends
+    std::atomic<u64> wait_mark;                     // head when it was opened
+    std::atomic<u64> drop_from;                     // head when dropping began
     alignas(64) std::atomic<u64> lost[kKindSlots];  // records of a kind ever lost here
     std::atomic<u64> reported[kKindSlots];          // ... of these, already told by a GAP record
 };
@@ -124,7 +138,10 @@ public:
         if (__builtin_expect(header->dropping.load(std::memory_order_relaxed) != 0, 0))
             return reserve_slow(length, kind);
         for (;;) {
-            if (__builtin_expect(at + length - header->freed.load(std::memory_order_acquire) > mask_ + 1, 0))
+            // Signed: when `at` is old enough, `freed` has passed it; that is no lack of room, and the exchange fails.
+            // Acquire: the zeros of the freed space come before what we write there.
+            const u64 freed = header->freed.load(std::memory_order_acquire);
+            if (__builtin_expect(static_cast<i64>(at + length - freed) > static_cast<i64>(mask_ + 1), 0))
                 return reserve_slow(length, kind);
             if (header->head.compare_exchange_weak(at, at + length, std::memory_order_relaxed))
                 return data + (at & mask_);
@@ -140,7 +157,7 @@ public:
 
     // --- the agent -----------------------------------------------------------------------------------------
 
-    // The header of the record at `offset`, or one with length 0 when none is committed there.
+    // The header of the record at `offset`, which is below `head`, or one with length 0 when none is committed there.
     RecordHeader peek(u64 offset) const noexcept {
         const u64 word = __atomic_load_n(reinterpret_cast<const u64*>(data + (offset & mask_)), __ATOMIC_ACQUIRE);
         RecordHeader header_word;
@@ -148,11 +165,13 @@ public:
         return header_word;
     }
 
-    // For a ring whose process is gone: the first offset >= `offset` from which a chain of valid records leads
-    // to `head` or to the next hole; `head` when there is none. Everything in between was never committed.
+    // For a ring whose process is gone: the first offset >= `offset` at which a committed record is recognised by
+    // the chain of valid records it begins, see kChainLinks; `head` when there is none. Everything in between was
+    // never committed. Linear in the bytes it steps over.
     u64 next_committed(u64 offset) const noexcept;
 
-    // Gives [acked, offset) back to the writers.
+    // Gives [acked, offset) back to the writers. An offset below `acked` (an old acknowledgement) moves nothing,
+    // one above `head` is refused; either way what a killed agent began is finished.
     void release(u64 offset) noexcept;
 
     // Finishes what a killed agent began. Call once after open().
@@ -161,15 +180,21 @@ public:
 private:
     char* reserve_slow(u32 length, u8 kind) noexcept;
     bool write_gaps() noexcept;
-    int map(int fd, u64 capacity, bool writable) noexcept;
+    int map(int fd, u64 header_bytes, u64 capacity, bool writable) noexcept;
 
     u64 mask_ = 0;
+    u64 mapped_bytes_ = 0;
 };
+
+// Bytes inside a hole may imitate a header word: a 64-bit value does with a probability of about 2^-40. A chain of
+// this many, or one that ends exactly at a hole or at `head`, does not happen by chance.
+inline constexpr u32 kChainLinks = 8;
 
 // True when this looks like the start of a record that a writer of this version committed.
 constexpr bool is_valid(const RecordHeader& record) noexcept {
     return record.version == kRecordVersion && record.length >= sizeof(RecordHeader) && record.length % 8 == 0 &&
-           record.length <= kMaxRecordBytes && record.kind != 0 && record.kind <= kLastEventKind;
+           record.length <= kMaxRecordBytes && record.kind != 0 && record.kind <= kLastEventKind &&
+           (record.kind >= kFirstEventKind || record.kind <= static_cast<u8>(Kind::STACK));
 }
 
 u64 monotonic_ns() noexcept;

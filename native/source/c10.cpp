@@ -11,6 +11,7 @@
 #include "hook/guard.h"
 #include "hook/patch.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -29,6 +30,7 @@ std::atomic<void*> g_new, g_delete, g_out_of_memory, g_report, g_report_out_of_m
 
 void record(Kind kind, Pool pool, DeviceType type, i16 device, const void* ptr, i64 size, i64 used,
             i64 total) noexcept {
+    if (!is_selected(type, device)) return;
     Event event(kind);
     event.record.pool = static_cast<u8>(pool);
     event.record.device_type = static_cast<u8>(type);

@@ -6,6 +6,7 @@
 #include "hook/guard.h"
 #include "hook/patch.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -39,6 +40,8 @@ i16 device_of(const void* ptr) noexcept {
 }
 
 void record(Kind kind, const void* ptr, std::size_t bytes, i16 device, bool pinned, const char* function) noexcept {
+    // Pinned memory belongs to the card's driver: it is recorded whenever some card is.
+    if (!is_selected(DeviceType::CUDA, pinned ? kNoDevice : device)) return;
     Event event(kind);
     event.record.pool = static_cast<u8>(Pool::CUDA_DRIVER);
     event.record.device_type = static_cast<u8>(pinned ? DeviceType::CPU : DeviceType::CUDA);

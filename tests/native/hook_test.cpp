@@ -1,17 +1,18 @@
 // The hook engine, the recorder and the c10 source, on libraries that stand for torch's.
-#include <atomic>
-#include <cstdlib>
 #include <dirent.h>
 #include <dlfcn.h>
-#include <string>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "record/ring.h"
 
 using namespace memscope;
@@ -41,7 +42,8 @@ std::vector<std::string> rings() {
     DIR* directory = opendir(session_directory().c_str());
     while (const dirent* entry = readdir(directory)) {
         const std::string name = entry->d_name;
-        if (name.size() > 5 && name.substr(name.size() - 5) == ".ring") found.push_back(session_directory() + "/" + name);
+        if (name.size() > 5 && name.substr(name.size() - 5) == ".ring")
+            found.push_back(session_directory() + "/" + name);
     }
     closedir(directory);
     return found;
@@ -93,6 +95,7 @@ void* const kBlock = reinterpret_cast<void*>(0x1000);
 CASE(a_process_that_records_nothing_leaves_no_file) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
     memscope_set_ring_bytes(1 << 20);
+    memscope_set_devices("cpu,npu,cuda");
     early_allocate(kBlock, 100);
     CHECK_EQUAL(fake_news, 1);
     memscope_install_hooks();
@@ -215,6 +218,31 @@ CASE(sigkill_leaves_every_event_whose_call_had_returned) {
     for (u64 i = 0; i < returned; ++i) CHECK_EQUAL(static_cast<u64>(memory[i].record.size), i + 1);
 }
 
+CASE(only_selected_devices_are_recorded) {
+    const auto recorded = [](void (*act)()) {
+        const auto before = own_memory_events().size();
+        act();
+        return own_memory_events().size() - before;
+    };
+    const auto cpu = [] { early_allocate(kBlock, 8); };
+    const auto cuda0 = [] { early_cuda(kBlock, 8, 8, 8, 0); };
+    const auto cuda1 = [] { early_cuda(kBlock, 8, 8, 8, 1); };
+    memscope_set_devices("cuda:1");
+    CHECK_EQUAL(recorded(cpu), 0u);
+    CHECK_EQUAL(recorded(cuda0), 0u);
+    CHECK_EQUAL(recorded(cuda1), 1u);
+    memscope_set_devices("cpu,npu");
+    CHECK_EQUAL(recorded(cpu), 1u);
+    CHECK_EQUAL(recorded(cuda1), 0u);
+    memscope_set_devices("auto");
+    CHECK_EQUAL(recorded(cpu), 1u);  // no accelerator yet
+    CHECK_EQUAL(recorded(cuda0), 1u);
+    CHECK_EQUAL(recorded(cpu), 0u);
+    memscope_set_devices("auto,cpu");
+    CHECK_EQUAL(recorded(cuda0), 1u);
+    CHECK_EQUAL(recorded(cpu), 1u);
+}
+
 CASE(stop_and_remove_leave_the_program_as_it_was) {
     memscope_stop();
     const auto before = own_memory_events().size();
@@ -229,6 +257,7 @@ CASE(stop_and_remove_leave_the_program_as_it_was) {
 }
 
 int main(int argc, char** argv) {
+    alarm(120);  // a case that waits for an event that never comes ends the program
     const int status = check::run(argc, argv);
     const std::string clean = "rm -rf " + session_directory();
     return std::system(clean.c_str()) == 0 ? status : 1;

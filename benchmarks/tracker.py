@@ -1,0 +1,255 @@
+"""How fast the block tracker goes through events, on one core, and what memory it takes.
+
+    python benchmarks/tracker.py [--events 20000000] [--batch 65536] [--parquet]
+
+Three streams of synthetic events of 8 processes, fed in batches as they come from rings:
+
+    training  steps of 10,000 blocks from 2,000 sites: activations that live from forward to backward, temporaries
+              in between, every step at the same addresses, one site that keeps a block each step
+    churn     100,000 blocks live per process, freed and allocated in random order: hardly a cache hit
+    other     like training, but 3 of 4 events are operators that the tracker only steps over
+
+With --parquet the training stream is written as zstd parts first, and `blocks.track` reads it back with pyarrow on
+the same single core: what the analysis of a finished run costs up to the tables.
+
+The rate is events per second of CPU time of one core, the wall clock's beside it: the two differ when the machine has
+other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the
+libraries and the events in flight; "idle" is the same before the first event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis import blocks
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+
+PROCESSES = 8
+SITES = 2_000
+GIB = 1 << 30
+
+Columns = dict[str, Any]
+
+
+def empty(n: int) -> Columns:
+    columns: Columns = {name: np.zeros(n, EVENT_COLUMNS[name]) for name in blocks.TRACKER_COLUMNS}
+    columns["total"][:] = 8 * GIB
+    columns["device_type"][:] = DeviceType.CUDA
+    columns["pool"][:] = Pool.CUDA
+    columns["tid"][:] = 4711
+    return columns
+
+
+def training_step(chance: np.random.Generator) -> Columns:
+    """The events of one step, forward and backward; every block but the last is freed within it."""
+    layers, kept_per_layer, temporaries = 100, 40, 60
+    kinds: list[int] = []
+    numbers: list[int] = []
+    kept: list[int] = []
+    number = 0
+    for _ in range(layers):
+        for _ in range(kept_per_layer):
+            kinds.append(Kind.MALLOC)
+            numbers.append(number)
+            kept.append(number)
+            number += 1
+        for _ in range(temporaries):
+            kinds += [Kind.MALLOC, Kind.FREE]
+            numbers += [number, number]
+            number += 1
+    kinds += [Kind.FREE] * len(kept) + [Kind.MALLOC]
+    numbers += [*reversed(kept), number]
+
+    columns = empty(len(kinds))
+    of_block = np.array(numbers)
+    addresses = np.uint64(0x7F00_0000_0000) + chance.permutation(number + 1).astype(np.uint64) * np.uint64(2048)
+    columns["kind"][:] = kinds
+    columns["ptr"][:] = addresses[of_block]
+    columns["size"][:] = np.where(columns["kind"] == Kind.MALLOC, 512 * (1 + of_block % 1000), 0)
+    columns["stack_py"][:] = chance.integers(1, 2**63, SITES, dtype=np.uint64)[of_block % SITES]
+    return columns
+
+
+def training(events: int, batch: int, others: int = 0) -> Iterator[tuple[int, Columns]]:
+    """Yields (process, columns), one step of every process in turn, with `others` operators after each memory event."""
+    step_of = training_step(np.random.default_rng(1))
+    if others:
+        step_of = {name: np.repeat(column, others + 1) for name, column in step_of.items()}
+        step_of["kind"][np.arange(len(step_of["kind"])) % (others + 1) != 0] = Kind.OP_START
+    length = len(step_of["kind"])
+    ts = np.arange(length, dtype=np.uint64) * np.uint64(1000)
+    done = step = 0
+    while done < events:
+        step_of["ptr"][-1 - others] = 0x7E00_0000_0000 + step * 4096  # what is kept is another block in every step
+        step_of["ts"] = ts + np.uint64(step * length * 1000)
+        step_of["step"][:] = step
+        for process in range(PROCESSES):
+            for begin in range(0, length, batch):
+                part = {name: column[begin : begin + batch] for name, column in step_of.items()}
+                yield process, part
+                done += len(part["kind"])
+        step += 1
+
+
+def churn(events: int, batch: int) -> Iterator[tuple[int, Columns]]:
+    """FREE and MALLOC in turn of random blocks out of 100,000 live ones per process."""
+    live = 100_000
+    chance = np.random.default_rng(2)
+    addresses = np.uint64(0x7F00_0000_0000) + chance.permutation(live).astype(np.uint64) * np.uint64(512)
+    columns = empty(live)
+    columns["kind"][:] = Kind.MALLOC
+    columns["ptr"][:] = addresses
+    columns["size"][:] = 512
+    columns["stack_py"][:] = 1 + np.arange(live) % SITES
+    for process in range(PROCESSES):
+        yield process, columns
+    done = PROCESSES * live
+    step = 0
+    while done < events:
+        step += 1
+        columns = empty(batch)
+        columns["ptr"][:] = np.repeat(chance.choice(addresses, batch // 2, replace=False), 2)
+        columns["kind"][0::2], columns["kind"][1::2] = Kind.FREE, Kind.MALLOC
+        columns["size"][1::2] = 512
+        columns["stack_py"][:] = 1 + np.arange(batch) % SITES
+        columns["step"][:] = step
+        for process in range(PROCESSES):
+            yield process, columns
+        done += PROCESSES * batch
+
+
+STREAMS = {
+    "training": training,
+    "churn": churn,
+    "other": lambda events, batch: training(events, batch, others=3),
+}
+
+
+def processes() -> list[Any]:
+    return [SimpleNamespace(ring=n + 1, parent_ring=0, rank=n) for n in range(PROCESSES)]
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+class Stopwatch:
+    """Adds up CPU and wall-clock seconds of the blocks it is entered for."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    def __enter__(self) -> None:
+        self.cpu -= time.process_time()
+        self.wall -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += time.process_time()
+        self.wall += time.perf_counter()
+
+
+def report(name: str, tracked: blocks.Tracked, events: int, spent: Stopwatch, tables: Stopwatch, idle: int) -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(
+        f"{name:<9}{events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s "
+        f"(wall {events / spent.wall / 1e6:.2f})  "
+        f"tables {tables.cpu * 1e3:4.0f} ms   "
+        f"peak RSS {peak / GIB:.2f} GiB (idle {idle / GIB:.2f})   {len(tracked.sites['process']):,} sites, "
+        f"{len(tracked.site_steps['site']):,} points, {len(tracked.live['ptr']):,} live blocks, "
+        f"{len(tracked.steps['step']):,} step rows",
+        flush=True,
+    )
+
+
+def bench_stream(name: str, events: int, batch: int) -> None:
+    tracker = BlockTracker()
+    blocks.add_processes(tracker, processes())
+    idle = resident()
+    spent, tables = Stopwatch(), Stopwatch()
+    done = 0
+    for process, columns in STREAMS[name](events, batch):
+        n = len(columns["kind"])
+        with spent:
+            tracker.feed(process, n, columns)
+        done += n
+    with tables:
+        tracked = blocks.tracked(tracker, processes())
+    report(name, tracked, done, spent, tables, idle)
+
+
+class ParquetRun:
+    """What track() needs of a run, over parts made by write_parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = processes()
+        self._parts = sorted(folder.glob("*.parquet"))
+
+    def events(self, *, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for part in self._parts:
+            yield from pq.ParquetFile(part).iter_batches(65_536, columns=columns, use_threads=False)
+
+
+def write_parts(folder: Path, events: int, batch: int) -> None:
+    writers: dict[int, pq.ParquetWriter] = {}
+    for process, columns in training(events, batch):
+        n = len(columns["kind"])
+        ring = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([process + 1], pa.uint64()))
+        table = pa.Table.from_arrays([*map(pa.array, columns.values()), ring], names=[*columns, "ring"])
+        if process not in writers:
+            writers[process] = pq.ParquetWriter(folder / f"{process}.parquet", table.schema, compression="zstd")
+        writers[process].write_table(table)
+    for writer in writers.values():
+        writer.close()
+
+
+def bench_parquet(folder: Path) -> None:
+    pa.set_cpu_count(1)
+    idle = resident()
+    spent = Stopwatch()
+    with spent:
+        tracked = blocks.track(ParquetRun(folder))  # type: ignore[arg-type]
+    report("parquet", tracked, tracked.events, spent, Stopwatch(), idle)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=20_000_000)
+    parser.add_argument("--batch", type=int, default=65_536, help="events per batch")
+    parser.add_argument("--parquet", action="store_true", help="also write and read parts")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only is None:
+        # Peak RSS never falls, so every stream has a process of its own.
+        again = [sys.executable, __file__, f"--events={options.events}", f"--batch={options.batch}"]
+        for name in STREAMS:
+            subprocess.run([*again, f"--only={name}"], check=True)
+        if options.parquet:
+            with tempfile.TemporaryDirectory() as folder:
+                write_parts(Path(folder), options.events, options.batch)
+                subprocess.run([*again, f"--only={folder}"], check=True)
+        return 0
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if options.only in STREAMS:
+        bench_stream(options.only, options.events, options.batch)
+    else:
+        bench_parquet(Path(options.only))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

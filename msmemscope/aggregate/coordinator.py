@@ -1,0 +1,146 @@
+"""The coordinator: knows the whole job. Roll call, losses, and run.json.
+
+In: what the shard knows of its rings, and the session. Out: run.json, replaced whole each time, so a reader never
+sees half of it. docs/formats.md describes its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from msmemscope.aggregate.shard import IDENTITY_FIELDS, Shard
+from msmemscope.aggregate.store import write_parquet
+from msmemscope.tables import SCHEMA_VERSION
+
+LOSSES_SCHEMA = pa.schema(
+    [("ring", pa.uint64()), ("rank", pa.int32()), ("pid", pa.int32()), ("what", pa.string()), ("count", pa.int64())]
+)
+
+
+class Coordinator:
+    """Writes run.json of one run from one shard."""
+
+    def __init__(self, run: Path, session: Mapping[str, Any], version: str, shard: Shard) -> None:
+        self._run = run
+        self._shard = shard
+        self._info: dict[str, Any] = {
+            "schema": SCHEMA_VERSION,
+            "session": session["session"],
+            "version": version,
+            "config": session.get("config", {}),
+            "hosts": [session["host"]] if session.get("host") else [],
+            "program": session.get("program", []),
+            "started_wall_ns": session.get("created_wall_ns", 0),
+            "ended_wall_ns": None,
+            "exit_status": None,
+        }
+        self.drained = False
+
+    def write(self, *, finished: bool = False, **more: Any) -> None:
+        """Replaces run.json. more: further keys, kept from then on."""
+        self._info.update(more)
+        document = {
+            **self._info,
+            "processes": [self._process(id) for id in sorted(self._shard.rings, key=self._order)],
+            "roll_call": roll_call(self._shard),
+            "losses": losses(self._shard),
+            "drained": self.drained,
+            "finished": finished,
+        }
+        temporary = self._run / "run.json.tmp"
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(file, "w", encoding="utf-8") as out:
+            json.dump(document, out, indent=1)
+        os.replace(temporary, self._run / "run.json")
+
+    def end(self, session: Mapping[str, Any]) -> None:
+        """Notes how the program ended. session: as the supervisor left it, with its exit status."""
+        self.write(
+            ended_wall_ns=session.get("ended_wall_ns") or time.time_ns(),
+            exit_status=session.get("exit_status"),
+        )
+
+    def write_losses(self) -> None:
+        """losses.parquet: one row per ring and thing that is missing."""
+        rows = []
+        for id, ring in self._shard.rings.items():
+            found = {f"dropped {kind}": n for kind, n in ring.lost.items()}
+            found |= {"holes": ring.stored.holes, "invalid records": ring.stored.invalid}
+            found["missing bytes"] = missing_bytes(ring)
+            for what, count in found.items():
+                if count:
+                    rows.append(
+                        {"ring": id, "rank": ring.rank, "pid": ring.identity["pid"], "what": what, "count": count}
+                    )
+        write_parquet(pa.Table.from_pylist(rows, LOSSES_SCHEMA), self._run / "losses.parquet")
+
+    def _order(self, id: int) -> tuple[int, int, int]:
+        identity = self._shard.rings[id].identity
+        return identity["rank"], identity["created_ns"], id
+
+    def _process(self, id: int) -> dict[str, Any]:
+        ring = self._shard.rings[id]
+        entry = {name: ring.identity[name] for name in IDENTITY_FIELDS if name != "parent_ring_id"}
+        return {
+            "ring": f"{id:016x}",
+            "parent_ring": f"{ring.identity['parent_ring_id']:016x}",
+            **entry,
+            "rank": ring.rank,
+            "lost": ring.lost,
+            "events": ring.stored.rows,
+            "first_event_ns": ring.stored.first_ts,
+            "last_event_ns": ring.stored.last_ts,
+            "stored_to": ring.expected,
+            "final": ring.final,
+        }
+
+
+def roll_call(shard: Shard) -> list[dict[str, Any]]:
+    """Every rank of the job, also those that never reported. last_event_ns: CLOCK_MONOTONIC of its host."""
+    world = max((int(ring.identity["world_size"]) for ring in shard.rings.values()), default=0)
+    calls = {
+        rank: {"rank": rank, "reported": False, "last_event_ns": None, "events": 0}
+        for rank in range(min(world, 1 << 20))
+    }
+    for ring in shard.rings.values():
+        if ring.rank is None:
+            continue
+        empty = {"rank": ring.rank, "reported": False, "last_event_ns": None, "events": 0}
+        call = calls.setdefault(ring.rank, empty)
+        call["reported"] = True
+        call["events"] = int(call["events"] or 0) + ring.stored.rows
+        if ring.stored.rows:
+            call["last_event_ns"] = max(int(call["last_event_ns"] or 0), ring.stored.last_ts)
+    return [calls[rank] for rank in sorted(calls)]
+
+
+def losses(shard: Shard) -> dict[str, Any]:
+    """Everything that the tables do not hold although it happened. All counts are 0 in a perfect run."""
+    gaps: dict[str, int] = {}
+    for ring in shard.rings.values():
+        for kind, n in ring.lost.items():
+            gaps[kind] = gaps.get(kind, 0) + n
+    rings = shard.rings.values()
+    return {
+        "gaps": gaps,
+        "holes": sum(ring.stored.holes for ring in rings),
+        "invalid_records": sum(ring.stored.invalid for ring in rings),
+        "missing_bytes": sum(missing_bytes(ring) for ring in rings),
+        "invalid_batches": shard.losses.refused_messages,
+        "damaged_journal_frames": shard.losses.damaged_journal_frames,
+        "skipped_parts": len(shard.losses.skipped_parts),
+        "skipped_part_names": shard.losses.skipped_parts,
+        **shard.losses.agents,
+    }
+
+
+def missing_bytes(ring: Any) -> int:
+    """Bytes of a ring before the next expected one that stand nowhere."""
+    return int(ring.expected - sum(end - start for start, end in ring.stored.ranges))

@@ -1,0 +1,353 @@
+"""A shard: owns the data of a set of rings, from the message to the table.
+
+In: messages of agents. Out: their answers, the journal, the tables. `Shard.answer` does everything for one message
+and never touches a socket. The order that makes delivery exact: append to the journal, then acknowledge; write the
+parts, rename them, write run.json, then delete the journal. At every point in between, `Shard` on the same
+directory finds each batch once: the parts' metadata says which offsets of a ring stand in tables, and only what
+is missing there is taken from the journal.
+
+A full disk: what cannot be journaled is not acknowledged, and the agent sends it again later; what cannot be
+rolled stays in the journal and in memory, up to twice the size of a roll, after which nothing more is taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msmemscope.aggregate import wire
+from msmemscope.aggregate.journal import Journal
+from msmemscope.aggregate.store import Chunk, Store, Stored
+from msmemscope.aggregate.wire import Batch, WireError
+from msmemscope.tables import Bad
+from msmemscope.vocabulary import Kind
+
+DEFAULT_ROLL_ROWS = 1_000_000
+RETRY_S = 1.0
+IDENTITY_FIELDS = {
+    "rank": -1,
+    "local_rank": -1,
+    "world_size": -1,
+    "group_rank": -1,
+    "attempt": 0,
+    "pid": 0,
+    "ppid": 0,
+    "parent_ring_id": 0,
+    "host": "",
+    "program": "",
+    "role": "",
+    "created_ns": 0,
+    "wall_offset_ns": 0,
+    "closed": False,
+}
+
+
+@dataclass
+class Ring:
+    """One process's data as far as it is known here."""
+
+    identity: dict[str, Any]
+    stored: Stored = field(default_factory=Stored)
+    expected: int = 0  # offset of the next batch
+    lost: dict[str, int] = field(default_factory=dict)
+    final: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        rank = int(self.identity["rank"])
+        return None if rank < 0 else rank
+
+
+@dataclass
+class Losses:
+    """What did not arrive or could not be kept, beyond what the rings count themselves."""
+
+    refused_messages: int = 0
+    damaged_journal_frames: int = 0
+    skipped_parts: list[str] = field(default_factory=list)
+    agents: dict[str, int] = field(default_factory=dict)  # what agents say they had to leave out
+
+
+class Shard:
+    """`before_roll` writes run.json: what a journal segment alone knows must stand there before it is deleted."""
+
+    def __init__(self, run: Path, session: str, roll_rows: int = DEFAULT_ROLL_ROWS) -> None:
+        self._session = session
+        self._roll_rows = roll_rows
+        self._store = Store(run)
+        self._journal = Journal(run / "journal")
+        self._pending = Chunk()
+        self._rolling: Chunk | None = None
+        self._future: Future[None] | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="roll")
+        self._retry_at = 0.0
+        self._said: set[str] = set()
+        self.epoch = secrets.randbits(63)
+        self.rings: dict[int, Ring] = {}
+        self.agents: dict[str, bool] = {}  # host whose agent said hello: has it said bye?
+        self.drained = False  # some run of ours already saw the last bye
+        self.losses = Losses()
+        self.before_roll: Callable[[], None] = lambda: None
+
+    def recover(self, processes: list[dict[str, Any]]) -> None:
+        """Takes up what an earlier aggregator left. processes: of its run.json."""
+        for entry in processes:
+            identity = {name: entry.get(name, default) for name, default in IDENTITY_FIELDS.items()}
+            identity["rank"] = -1 if entry.get("rank") is None else entry["rank"]
+            identity["parent_ring_id"] = int(entry["parent_ring"], 16)
+            ring = Ring(identity, expected=int(entry.get("stored_to", 0)), final=bool(entry.get("final")))
+            ring.lost = dict(entry.get("lost", {}))
+            self.rings[int(entry["ring"], 16)] = ring
+        for id, stored in self._store.scan().items():
+            ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))
+            ring.stored, ring.expected = stored, max(ring.expected, stored.end)
+        for message in self._journal.replay():
+            try:
+                self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
+            except WireError:
+                self._journal.damaged_frames += 1
+        self.losses.skipped_parts += self._store.corrupt
+        self.losses.damaged_journal_frames += self._journal.damaged_frames
+
+    def answer(self, data: bytes | memoryview) -> list[bytes]:
+        """The answers to one message; none when it could not be stored now and must come again."""
+        try:
+            message = wire.unpack(data, self._session, wire.AGENT_TYPES)
+            kind = message["type"]
+            if kind == "batch":
+                return self._answer_batch(wire.batch(message), data)
+            if kind == "hello":
+                self.agents[_host(message)] = False
+                stored = {id: ring.expected for id, ring in self.rings.items()}
+                return [self._pack("welcome", epoch=self.epoch, stored=stored)]
+            if kind == "ping":
+                return [self._pack("pong", epoch=self.epoch, clock=time.monotonic_ns())]
+            if kind == "ring":
+                return self._answer_ring(message, data)
+            if kind == "usage":
+                rows = self._usage(message)
+                if self._journaled(data):
+                    self._pending.usage += rows
+                return []
+            self._bye(message)
+            if not self._journaled(data):
+                return []
+            self.agents[_host(message)] = True
+            return [self._pack("finished")]
+        except WireError as error:
+            self.losses.refused_messages += 1
+            return [self._pack("refuse", reason=str(error), epoch=self.epoch, **error.where)]
+
+    @property
+    def all_agents_left(self) -> bool:
+        return bool(self.agents) and all(self.agents.values())
+
+    def roll(self) -> None:
+        """Moves rolling on; never waits. Call often."""
+        if self._future is not None and self._future.done():
+            self._finish_roll()
+        if self._future is None and self._rolling is not None and time.monotonic() >= self._retry_at:
+            self._future = self._writer.submit(self._store.write, self._rolling)
+        elif self._rolling is None and self._pending.rows >= self._roll_rows:
+            self._start_roll()
+
+    def close(self, give_up_s: float) -> bool:
+        """Rolls everything. False when that did not succeed in time: then the journal holds the rest."""
+        deadline = time.monotonic() + give_up_s
+        while time.monotonic() < deadline and not (self._rolling is None and self._pending.empty):
+            if self._rolling is None:
+                self._start_roll()
+            self._wait()
+            if self._rolling is not None or not self._pending.empty:
+                time.sleep(RETRY_S / 10)
+        done = self._rolling is None and self._pending.empty
+        self._journal.close()
+        self._writer.shutdown(wait=True)
+        if done:
+            self._store.merge_usage()
+            for segment in self._journal.rotate():  # control messages only; run.json has them
+                segment.unlink()
+        return done
+
+    # --- messages -----------------------------------------------------------------------------------------
+
+    def _answer_batch(self, batch: Batch, data: bytes | memoryview) -> list[bytes]:
+        ring = self.rings.get(batch.ring)
+        if ring is None:
+            raise WireError("batch of a ring that was not announced", {"ring": batch.ring, "offset": batch.offset})
+        if batch.offset == ring.expected:
+            if self._is_full() or not self._journaled(data):
+                return []
+            self._take(ring, batch)
+            return [self._ack(batch.ring, ring.expected, batch.round, rewind=False)]
+        return [self._ack(batch.ring, ring.expected, batch.round, rewind=True)]
+
+    def _answer_ring(self, message: dict[str, Any], data: bytes | memoryview) -> list[bytes]:
+        id, identity, start = self._ring_fields(message)
+        if not self._journaled(data):
+            return []
+        ring = self._announce(id, identity, start, message.get("final") is True)
+        return [self._ack(id, ring.expected, 0, rewind=False, final=ring.final)]
+
+    def _take(self, ring: Ring, batch: Batch) -> None:
+        self._pending.add(ring.rank, int(ring.identity["pid"]), batch)
+        ring.stored = ring.stored.joined(Stored.of(batch))
+        ring.expected = batch.end
+
+    def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int]:
+        given = wire.mapping(message, "identity")
+        identity = {}
+        for name, default in IDENTITY_FIELDS.items():
+            value = given.get(name, default)
+            if type(value) is not type(default):
+                raise WireError(f"ring: {name} is {type(value).__name__}")
+            identity[name] = value[:4096] if isinstance(value, str) else value
+        lost = wire.mapping(given, "lost") if "lost" in given else {}
+        identity["lost"] = {_kind_name(kind): int(n) for kind, n in lost.items() if type(n) is int}
+        return wire.number(message, "ring"), identity, wire.number(message, "start", 1 << 62)
+
+    def _announce(self, id: int, identity: dict[str, Any], start: int, final: bool) -> Ring:
+        ring = self.rings.setdefault(id, Ring({}))
+        ring.lost = identity.pop("lost")
+        ring.identity = identity
+        # What lies before `start` exists nowhere any more. It stays a hole in `stored` and is told as missing.
+        ring.expected = max(ring.expected, start)
+        ring.final = final or ring.final
+        return ring
+
+    def _usage(self, message: dict[str, Any]) -> list[dict[str, object]]:
+        processes = message.get("processes")
+        if not isinstance(processes, list) or not isinstance(message.get("device"), str):
+            raise WireError("usage: processes is not a list, or device not a text")
+        rows: list[dict[str, object]] = []
+        for entry in processes:
+            if not isinstance(entry, list) or len(entry) != 3 or any(type(value) is not int for value in entry):
+                raise WireError("usage: a process is not [ring, pid, rss]")
+            id, pid, rss = entry
+            ring = self.rings.get(id)
+            rows.append(
+                {
+                    "ts": wire.number(message, "ts"),
+                    "rank": ring.rank if ring is not None else None,
+                    "pid": pid & 0x7FFFFFFF,
+                    "device": message["device"][:64],
+                    "used": wire.number(message, "used", 1 << 62),
+                    "total": wire.number(message, "total", 1 << 62),
+                    "process_used": min(rss, 1 << 62),
+                    "rss": min(rss, 1 << 62),
+                    "ring": id & 0xFFFFFFFFFFFFFFFF,
+                }
+            )
+        return rows
+
+    def _bye(self, message: dict[str, Any]) -> None:
+        wire.mapping(message, "rings")
+        left_out = message.get("left_out", {})
+        if isinstance(left_out, dict):
+            self.losses.agents = {str(name): int(n) for name, n in left_out.items() if type(n) is int and n}
+
+    def _replay(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "batch":
+            batch = wire.batch(message)
+            ring = self.rings.setdefault(batch.ring, Ring(dict(IDENTITY_FIELDS)))
+            expected = ring.expected
+            if not ring.stored.covers(batch.offset):
+                self._take(ring, batch)
+            ring.expected = max(expected, ring.stored.end)
+        elif kind == "ring":
+            self._announce(*self._ring_fields(message), message.get("final") is True)
+        elif kind == "usage":
+            self._pending.usage += self._usage(message)
+        elif kind == "bye":
+            self._bye(message)
+            self.drained = True
+
+    # --- the disk -----------------------------------------------------------------------------------------
+
+    def _journaled(self, data: bytes | memoryview) -> bool:
+        try:
+            self._journal.append(data)
+        except OSError as error:
+            self._say("journal", f"cannot write the journal ({error.strerror}); nothing is lost, trying again")
+            return False
+        self._said.discard("journal")
+        return True
+
+    def _is_full(self) -> bool:
+        """Waits for a roll that is merely slow; true when it fails and enough is held in memory."""
+        if self._rolling is None or self._pending.rows < self._roll_rows:
+            return False
+        self._wait()
+        return self._rolling is not None and self._pending.rows >= 2 * self._roll_rows
+
+    def _start_roll(self) -> None:
+        if time.monotonic() < self._retry_at:
+            return
+        try:
+            self.before_roll()
+        except OSError as error:
+            self._failed(error)
+            return
+        self._pending.segments = self._journal.rotate()
+        self._rolling, self._pending = self._pending, Chunk()
+        self._future = self._writer.submit(self._store.write, self._rolling)
+
+    def _wait(self) -> None:
+        if self._future is None and self._rolling is not None and time.monotonic() >= self._retry_at:
+            self._future = self._writer.submit(self._store.write, self._rolling)
+        if self._future is not None:
+            self._future.exception()
+            self._finish_roll()
+
+    def _finish_roll(self) -> None:
+        future, self._future = self._future, None
+        assert future is not None
+        assert self._rolling is not None
+        try:
+            future.result()
+        except Bad as error:
+            self._failed(error)
+            return
+        self._said.discard("roll")
+        for segment in self._rolling.segments:
+            segment.unlink(missing_ok=True)
+        self._rolling = None
+
+    def _failed(self, error: Exception) -> None:
+        self._retry_at = time.monotonic() + RETRY_S
+        self._say("roll", f"cannot write the tables ({error}); the journal holds the data, trying again")
+
+    def _say(self, topic: str, text: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            print(f"[msmemscope] aggregator: {text}", file=sys.stderr, flush=True)
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _pack(self, kind: str, **fields: Any) -> bytes:
+        return wire.pack(kind, self._session, **fields)
+
+    def _ack(self, ring: int, offset: int, round: int, *, rewind: bool, final: bool = False) -> bytes:
+        return self._pack("ack", epoch=self.epoch, ring=ring, offset=offset, round=round, rewind=rewind, final=final)
+
+
+def _host(message: dict[str, Any]) -> str:
+    """Which agent this is: there is one per host, whatever its connection or process."""
+    host = message.get("host")
+    if not isinstance(host, str):
+        raise WireError(f"{message['type']}: host is not a text")
+    return host
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        return Kind(kind).name
+    except ValueError:
+        return str(kind)

@@ -1,0 +1,185 @@
+"""The messages between agents and shards: msgpack maps over ZeroMQ, one map per message.
+
+Envelope of every message: ``{v: 1, type: str, session: str, ...}``. In the order in which a run sees them:
+
+====================  =========  ==============================================================================
+type                  direction  fields
+====================  =========  ==============================================================================
+hello                 agent ->   host, agent_pid, clock (CLOCK_MONOTONIC ns of the sender)
+welcome               <- shard   epoch (changes when the aggregator restarts), stored {ring: offset}
+ring                  agent ->   ring, identity (RingReader.header()), start (first offset the agent still has),
+                                 final (the ring is at its end; the agent deletes it once this is acknowledged)
+batch                 agent ->   ring, offset, length, n, clock, round, cols, strings, frames, stacks, holes,
+                                 invalid: see native/record/cutter.h
+ack                   <- shard   epoch, ring, offset (everything before it is stored), round, rewind, final
+usage                 agent ->   ts, device, used, total, processes [[ring, pid, rss bytes], ...]
+ping / pong           both       clock; the answer adds epoch
+bye                   agent ->   host, rings {ring: end offset}, lost {ring: {kind: n}}, left_out {what: n}
+finished              <- shard   the bye is stored; the agent may go
+refuse                <- shard   reason; ring and offset when it was a batch
+====================  =========  ==============================================================================
+
+Delivery is go-back-N. A batch whose offset is not what the shard expects is answered by an ack with ``rewind``:
+the agent sends again from the acknowledged offset, under a new ``round``; rewinds of an older round are echoes
+of batches that were already in flight and are ignored.
+
+Nothing here is trusted before it was checked: sizes before decoding, types and lengths after. Nothing is ever
+unpickled. This module imports neither numpy nor zmq, so the agent starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from msmemscope.errors import MemscopeError
+from msmemscope.vocabulary import EVENT_COLUMNS
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_ENTRIES = 1 << 16  # of a map or list inside a message
+
+AGENT_TYPES = frozenset({"hello", "ring", "batch", "usage", "ping", "bye"})
+SHARD_TYPES = frozenset({"welcome", "ack", "pong", "finished", "refuse"})
+
+EVENT_BYTES = {name: int(dtype[2:]) for name, dtype in EVENT_COLUMNS.items()}
+STRING_BYTES = {"id": 8, "bytes": 4}
+FRAME_BYTES = {"id": 8, "file": 8, "function": 8, "line": 4, "kind": 4}
+STACK_BYTES = {"id": 8, "count": 4, "kind": 4}
+
+
+class WireError(MemscopeError):
+    """A message that is refused. ``where`` names the batch it was, when that much could be read."""
+
+    def __init__(self, reason: str, where: Mapping[str, int] | None = None) -> None:
+        super().__init__(reason)
+        self.where = dict(where or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A checked batch: every blob has the length that n and the counts imply. A column of equal values holds one
+    element, whatever n is."""
+
+    ring: int
+    offset: int
+    length: int
+    n: int
+    round: int
+    clock: int
+    cols: dict[str, bytes]
+    strings: dict[str, bytes]
+    frames: dict[str, bytes]
+    stacks: dict[str, bytes]
+    holes: int
+    invalid: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+def pack(kind: str, session: str, **fields: Any) -> bytes:
+    """The bytes of one message."""
+    message: bytes = msgpack.packb({"v": VERSION, "type": kind, "session": session, **fields})
+    return message
+
+
+def unpack(data: bytes | memoryview, session: str, known: frozenset[str]) -> dict[str, Any]:
+    """The map of one message whose envelope is in order, or WireError."""
+    size = len(data)
+    if size > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {size} bytes; at most {MAX_MESSAGE_BYTES} are taken")
+    try:
+        message = msgpack.unpackb(
+            data,
+            strict_map_key=False,
+            max_bin_len=MAX_MESSAGE_BYTES,
+            max_str_len=1 << 16,
+            max_array_len=MAX_ENTRIES,
+            max_map_len=MAX_ENTRIES,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise WireError(f"not a msgpack map: {error or type(error).__name__}") from error
+    if not isinstance(message, dict):
+        raise WireError(f"not a map but {type(message).__name__}")
+    if message.get("v") != VERSION:
+        raise WireError(f"version {message.get('v')!r:.40}; this side speaks {VERSION}")
+    if message.get("session") != session:
+        raise WireError("the message belongs to another session")
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        raise WireError(f"unknown type {kind!r:.40}")
+    return message
+
+
+def number(message: Mapping[str, Any], name: str, limit: int = (1 << 64) - 1) -> int:
+    """A field that must be an integer in [0, limit]."""
+    value = message.get(name)
+    if type(value) is not int or not 0 <= value <= limit:
+        raise WireError(f"{message.get('type')}: {name} is not a number in [0, {limit}]")
+    return value
+
+
+def mapping(message: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    """A field that must be a map."""
+    value = message.get(name)
+    if not isinstance(value, dict):
+        raise WireError(f"{message.get('type')}: {name} is not a map")
+    return value
+
+
+def batch(message: Mapping[str, Any]) -> Batch:
+    """The checked batch of a message of that type, or WireError with its place."""
+    ring, offset = number(message, "ring"), number(message, "offset", 1 << 62)
+    where = {"ring": ring, "offset": offset}
+    try:
+        length, n = number(message, "length", 1 << 40), number(message, "n", 1 << 24)
+        if length == 0 or length % 8 != 0 or n * 96 > length:
+            raise WireError(f"batch: {n} events in {length} bytes")
+        where["length"] = length
+        strings = _blobs(message, "strings", STRING_BYTES, None, {"text": ("bytes", 1)})
+        frames = _blobs(message, "frames", FRAME_BYTES, None, {})
+        stacks = _blobs(message, "stacks", STACK_BYTES, None, {"frames": ("count", 8)})
+        return Batch(
+            ring=ring,
+            offset=offset,
+            length=length,
+            n=n,
+            round=number(message, "round"),
+            clock=number(message, "clock"),
+            cols=_blobs(message, "cols", EVENT_BYTES, n, {}),
+            strings=strings,
+            frames=frames,
+            stacks=stacks,
+            holes=number(message, "holes", 1 << 32),
+            invalid=number(message, "invalid", 1 << 32),
+        )
+    except WireError as error:
+        raise WireError(str(error), where) from error
+
+
+def _blobs(
+    message: Mapping[str, Any], part: str, widths: dict[str, int], n: int | None, tails: dict[str, tuple[str, int]]
+) -> dict[str, bytes]:
+    """Checks one group of columns: n elements each (the first column's count when n is None), and the variable
+    tails, whose length is the sum of another column."""
+    blobs = mapping(message, part)
+    if set(blobs) != set(widths) | set(tails):
+        raise WireError(f"batch: columns of {part} are {sorted(map(str, blobs))}")
+    for name, blob in blobs.items():
+        if not isinstance(blob, bytes):
+            raise WireError(f"batch: {part}.{name} is not binary")
+        if name in widths:
+            if n is None:
+                n = len(blob) // widths[name]
+            if len(blob) != n * widths[name] and not (part == "cols" and n and len(blob) == widths[name]):
+                raise WireError(f"batch: {part}.{name} has {len(blob)} bytes for {n} elements")
+    for name, (counts, width) in tails.items():
+        if len(blobs[name]) != width * sum(memoryview(blobs[counts]).cast("I")):
+            raise WireError(f"batch: {part}.{name} has {len(blobs[name])} bytes, {counts} says otherwise")
+    return blobs

@@ -1,0 +1,278 @@
+"""From leaking call stacks to causes: one finding per mistake, however many stacks and ranks it shows on.
+
+Flows in: every (rank, call stack) whose memory grows. Flows out: `Cause`s, each with the line to look at.
+
+Three steps, none of which ever joins different sets of ranks:
+
+1. `fold`: the same stack on several ranks is one cause (stack ids are content hashes). Stacks with the same user frames
+   are one, too, when they are on the same ranks, or on entirely different ones (a library took another path there).
+2. `join_lines`: causes whose innermost user frame is the same line, in the same pool on the same ranks.
+3. `join_graphs`: a loop that keeps its loss keeps all that the forward pass saved for backward. Many lines then leak in
+   the same steps. They are joined under the line that made the kept tensor.
+
+What step 3 tells apart, and what not. The kept tensor (the root) is known by its size, a scalar, its place, the loop
+and not a module, and its order: first allocated after the forward pass. Joined are the lines with the same rhythm that
+were first allocated before it: under a module's forward(), in the root's own statement, between forward and root, and
+small ones before (the batch). A kept graph is believed only when at least two blocks per step, other than
+the scalar, belong to it and one of them lies under forward(); so a layer's cache or a single stored activation beside
+a list of scalars stays what it is. User code called directly by
+a module but not as forward() (a hook) is never joined, nor is anything allocated after the root. Not told apart:
+several outputs kept by hooks, or a cache in a layer, with the same rhythm as a kept scalar. They are listed in
+the finding's evidence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msmemscope.analysis.frames import in_hook, loop_index, module_index, user_chain, user_index
+from msmemscope.analysis.growth import Growth
+from msmemscope.vocabulary import DeviceType
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Frame
+
+# A tensor of one element. Device pools round up to their smallest block.
+_SCALAR_HOST_BYTES = 16
+_SCALAR_DEVICE_BYTES = 512
+# Lines before the forward pass are joined to a kept graph when they are at most this share of it: the batch.
+_BATCH_SHARE = 0.1
+_SAME_RHYTHM = 0.9
+
+RankKey = tuple[int, int]
+"""(rank, attempt); a process that is no rank has a negative number of its own instead."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One leaking site of one process."""
+
+    key: RankKey
+    process: int
+    in_child: bool
+    """In a process that the rank started, such as a DataLoader worker."""
+    device_type: int
+    device: int
+    pool: int
+    stack_id: int
+    stack: tuple[Frame, ...]
+    loop_stack: tuple[Frame, ...]
+    """Who advanced the step in this process's rank; empty when not known."""
+    first_ts: int
+    growth: Growth
+
+
+@dataclass
+class Cause:
+    """Leaks with one explanation. All are in one pool of one type of device, on `keys`."""
+
+    leaks: list[Leak]
+    absorbed: list[Cause] = field(default_factory=list)
+    """Parts of a kept graph; their leaks are not in `leaks`."""
+
+    @property
+    def keys(self) -> frozenset[RankKey]:
+        return frozenset(leak.key for leak in self.leaks)
+
+    @property
+    def all_leaks(self) -> list[Leak]:
+        return self.leaks + [leak for cause in self.absorbed for leak in cause.leaks]
+
+    @property
+    def largest(self) -> Leak:
+        return max(self.leaks, key=lambda leak: (leak.growth.bytes_per_step, -leak.first_ts))
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Of the rank where it is largest: good enough to compare causes."""
+        return max(_per_key(self.leaks, lambda leak: leak.growth.bytes_per_step).values())
+
+    @property
+    def line(self) -> tuple[str, int, str]:
+        """File, line and function of the innermost user frame."""
+        stack = self.largest.stack
+        if not stack:
+            return "", 0, ""
+        frame = stack[user_index(stack)]
+        return frame.file, frame.line, frame.function
+
+
+def find_causes(leaks: Sequence[Leak]) -> list[Cause]:
+    """All three steps."""
+    return join_graphs(join_lines(fold(leaks)))
+
+
+def fold(leaks: Sequence[Leak]) -> list[Cause]:
+    """The same stack, or the same user frames, on several ranks."""
+    by_stack: dict[object, list[Leak]] = defaultdict(list)
+    for leak in leaks:
+        by_stack[_place(leak), leak.stack_id].append(leak)
+
+    by_chain: dict[object, list[Cause]] = defaultdict(list)
+    for members in by_stack.values():
+        chain = user_chain(members[0].stack) or members[0].stack_id
+        merged = by_chain[_place(members[0]), chain]
+        keys = frozenset(leak.key for leak in members)
+        for cause in merged:
+            if cause.keys == keys or not cause.keys & keys:
+                cause.leaks.extend(members)
+                break
+        else:
+            merged.append(Cause(list(members)))
+    return [cause for merged in by_chain.values() for cause in merged]
+
+
+def join_lines(causes: Iterable[Cause]) -> list[Cause]:
+    """Causes at the same line of user code on the same ranks."""
+    joined: dict[object, Cause] = {}
+    for cause in causes:
+        first = cause.leaks[0]
+        key = (_place(first), cause.keys, cause.line if first.stack else first.stack_id)
+        if key in joined:
+            joined[key].leaks.extend(cause.leaks)
+        else:
+            joined[key] = cause
+    return list(joined.values())
+
+
+def join_graphs(causes: Iterable[Cause]) -> list[Cause]:
+    """Kept autograd graphs, each under one root."""
+    apart: list[Cause] = []
+    together: dict[object, list[_Line]] = defaultdict(list)
+    for cause in causes:
+        first = cause.leaks[0]
+        # A graph lives in the process that runs the loop.
+        if first.in_child or not first.stack:
+            apart.append(cause)
+        else:
+            together[_place(first), cause.keys].append(_Line(cause))
+    result = apart
+    for lines in together.values():
+        for rhythm in _by_rhythm(lines):
+            result.extend(_join_graph(rhythm))
+    return result
+
+
+class _Line:
+    """A cause as a candidate for a part or the root of a kept graph, seen on one rank for all."""
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
+        key = min(cause.keys)
+        leaks = [leak for leak in cause.leaks if leak.key == key]
+        sample = cause.largest
+        loop = loop_index(sample.stack, sample.loop_stack)
+        user = user_index(sample.stack)
+        self.loop_line = None if loop is None else (sample.stack[loop].file, sample.stack[loop].line)
+        self.in_loop = loop is not None and user == loop
+        self.in_module = module_index(sample.stack, loop) is not None
+        self.in_hook = in_hook(sample.stack)
+        self.rhythm = max(leaks, key=lambda leak: leak.growth.bytes_per_step).growth
+        self.bytes_per_step = sum(leak.growth.bytes_per_step for leak in leaks)
+        self.blocks_per_event = sum(_blocks_per_event(leak.growth) for leak in leaks)
+        self.parts_per_event = sum(_blocks_per_event(leak.growth) for leak in leaks if not _is_scalar(leak))
+        self.first_ts = min(leak.first_ts for leak in leaks)
+        scalars = [leak.first_ts for leak in leaks if _is_scalar(leak)]
+        self.scalar_ts = max(scalars, default=None)
+
+    @property
+    def in_forward(self) -> bool:
+        return self.in_module and not self.in_hook
+
+
+def _join_graph(lines: list[_Line]) -> list[Cause]:
+    """The causes of lines that leak in the same steps on the same ranks."""
+    root = _root(lines)
+    if root is None:
+        return [line.cause for line in lines]
+    root_ts = root.first_ts if root.scalar_ts is None else root.scalar_ts
+    before = [line for line in lines if line is not root and line.first_ts < root_ts and not line.in_hook]
+    forward = [line for line in before if line.in_module]
+    forward_ts = max((line.first_ts for line in forward), default=root_ts)
+    joined = list(forward)
+    small = []
+    for line in before:
+        if line.in_module:
+            continue
+        if (line.loop_line is not None and line.loop_line == root.loop_line) or line.first_ts > forward_ts:
+            joined.append(line)
+        else:
+            small.append(line)
+    size = root.bytes_per_step + sum(line.bytes_per_step for line in joined)
+    joined.extend(line for line in small if line.bytes_per_step <= _BATCH_SHARE * size)
+    root.cause.absorbed = [line.cause for line in sorted(joined, key=lambda line: line.first_ts)]
+    return [line.cause for line in lines if line not in joined]
+
+
+def _root(lines: list[_Line]) -> _Line | None:
+    """The line that made the tensor by which a graph is kept, if this is a kept graph."""
+    forward = [line for line in lines if line.in_forward]
+    if not forward:
+        return None
+    scalars = [(line.scalar_ts, line) for line in lines if line.scalar_ts is not None and not line.in_hook]
+    outside = [(ts, line) for ts, line in scalars if line.in_loop or not line.in_module]
+    end = max((line.first_ts for line in forward if line.scalar_ts is None or not line.in_loop), default=0)
+    after = [(ts, line) for ts, line in outside if ts > end]
+    root = None
+    if after:
+        root = min(after, key=lambda pair: pair[0])[1]
+    elif scalars:
+        # The model computes its loss itself: then the loss is the last thing of the forward pass.
+        ts, last = max(scalars, key=lambda pair: pair[0])
+        if ts >= max(line.first_ts for line in forward):
+            root = last
+    parts = [line for line in forward if line is not root]
+    if root is not None:
+        blocks = root.parts_per_event + sum(line.blocks_per_event for line in parts)
+        return root if blocks >= 2 else None
+    # No scalar: the loss may live in the storage of what it was reduced from, or outputs of the model are kept.
+    blocks = sum(line.blocks_per_event for line in forward)
+    later = [line for line in lines if line.in_loop and not line.in_module and line.first_ts > end]
+    if len(later) == 1 and blocks >= 2:
+        return later[0]
+    return max(forward, key=lambda line: line.first_ts) if len(forward) >= 2 and blocks >= 3 else None
+
+
+def _by_rhythm(lines: list[_Line]) -> list[list[_Line]]:
+    """Lines that grow in the same steps."""
+    groups: list[list[_Line]] = []
+    for line in sorted(lines, key=lambda line: -len(line.rhythm.events)):
+        for group in groups:
+            if _same_rhythm(group[0].rhythm, line.rhythm):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return groups
+
+
+def _same_rhythm(one: Growth, other: Growth) -> bool:
+    # The latest births may be passing through.
+    end = min(one.last_step, other.last_step) - 1
+    a = {step for step in one.events if step < end}
+    b = {step for step in other.events if step < end}
+    return not one.replaced and not other.replaced and len(a & b) >= _SAME_RHYTHM * len(a | b) > 0
+
+
+def _blocks_per_event(growth: Growth) -> float:
+    events = len(growth.events) + (growth.first_step not in growth.events)
+    return growth.blocks / max(events, 1)
+
+
+def _is_scalar(leak: Leak) -> bool:
+    most = _SCALAR_HOST_BYTES if leak.device_type == DeviceType.CPU else _SCALAR_DEVICE_BYTES
+    return leak.growth.bytes <= most * leak.growth.blocks
+
+
+def _place(leak: Leak) -> tuple[int, int, bool]:
+    return leak.device_type, leak.pool, leak.in_child
+
+
+def _per_key(leaks: Iterable[Leak], value: Callable[[Leak], float]) -> Mapping[RankKey, float]:
+    sums: dict[RankKey, float] = defaultdict(float)
+    for leak in leaks:
+        sums[leak.key] += value(leak)
+    return sums

@@ -1,0 +1,99 @@
+"""Which frame of a call stack is the user's, and what the frames around it say about the allocation.
+
+All functions take a stack as the run stores it: innermost frame first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Frame
+
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/"
+    r"|/lib(64)?/python\d+(\.\d+)?/"
+    r"|/python\d+\.zip/"
+    # torch run from its source tree
+    r"|/torch/(_\w+|autograd|cuda|distributed|fx|jit|multiprocessing|nn|npu|optim|utils)/"
+    r"|/torch/(functional|storage|_tensor)\.py$"
+)
+_TORCH = re.compile(r"/torch(_npu)?/")
+_TOOL = re.compile(r"/msmemscope/(collect/|integrations/|launchers/|__init__\.py$)")
+# Code without a file that a person typed: a notebook cell, the interactive prompt.
+_TYPED = ("<ipython-input", "<stdin>")
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_MODULE_CALL = "torch/nn/modules/module.py"
+
+
+@lru_cache(maxsize=65536)
+def _is_library_file(file: str) -> bool:
+    return bool(_LIBRARY.search(file) or is_tool_file(file))
+
+
+@lru_cache(maxsize=65536)
+def is_tool_file(file: str) -> bool:
+    """Our own code, which runs inside the program when it hooks a step."""
+    return file.startswith(_PACKAGE) or bool(_TOOL.search(file))
+
+
+def is_user(frame: Frame) -> bool:
+    """True for Python code that is not the standard library's, an installed package's, torch's or ours."""
+    if frame.kind != "python":
+        return False
+    if frame.file.startswith("<"):
+        # `python -c` and exec() run as <string>; only the module level can be told from generated functions.
+        return frame.file.startswith(_TYPED) or (frame.file == "<string>" and frame.function == "<module>")
+    return frame.file != "" and not _is_library_file(frame.file)
+
+
+def user_index(stack: Sequence[Frame]) -> int:
+    """Index of the innermost user frame; the innermost Python frame when there is none, 0 when there is none either."""
+    for index, frame in enumerate(stack):
+        if is_user(frame):
+            return index
+    return next((index for index, frame in enumerate(stack) if frame.kind == "python"), 0)
+
+
+def user_chain(stack: Sequence[Frame]) -> tuple[tuple[str, int], ...]:
+    """File and line of all user frames: what two stacks have in common that differ in library frames only."""
+    return tuple((frame.file, frame.line) for frame in stack if is_user(frame))
+
+
+def loop_index(stack: Sequence[Frame], step_stack: Sequence[Frame]) -> int | None:
+    """Index in `stack` of the training loop: the function that also made the step advance.
+
+    `step_stack` is the stack of who advanced it, by msmemscope.step() or the optimizer's hook. The loop is the
+    innermost function of it that is neither torch's nor ours and is found in `stack`; a library's trainer may hold it.
+    """
+    functions = {}
+    for index in range(len(stack) - 1, -1, -1):
+        functions[(stack[index].file, stack[index].function)] = index
+    for frame in step_stack:
+        if frame.kind != "python" or is_tool_file(frame.file) or _TORCH.search(frame.file):
+            continue
+        found = functions.get((frame.file, frame.function))
+        if found is not None:
+            return found
+    return None
+
+
+def module_index(stack: Sequence[Frame], end: int | None = None) -> int | None:
+    """Index of the innermost call of a torch.nn.Module among the frames before `end`; None when there is none."""
+    for index, frame in enumerate(stack[:end]):
+        if frame.file.endswith(_MODULE_CALL):
+            return index
+    return None
+
+
+def in_hook(stack: Sequence[Frame]) -> bool:
+    """The innermost module called the user's code directly, and not its forward(): a forward hook or pre-hook."""
+    called_by = module_index(stack)
+    if not called_by:
+        return False
+    called = stack[called_by - 1]
+    return is_user(called) and called.function.rpartition(".")[2] != "forward"

@@ -1,0 +1,330 @@
+"""Does a call stack keep more and more? The statistics of the leak analysis, for one site at a time.
+
+Flows in: what the site held at the end of every step, and the blocks of it that are still alive by the step they were
+born in. Flows out: a `Growth` (when it began, how much, how sure), or None.
+
+A program that does not leak also grows: caches fill, buffers are made late, blocks wait for the garbage collector, the
+length of the input wobbles. So a trend alone is no leak. Growth is accepted when all of these hold in the window from
+its onset to the last complete step:
+
+* it comes in at least `min_events` steps, and the growth of the last third is not much below the average (a cache
+  that has filled up, a copy made once), nor is the silence since the latest growth unusually long; without a rhythm,
+  its events must not become rarer (a cache that is still filling);
+* what is alive now was born all over the window (blocks that are replaced have young survivors only, blocks with a
+  random life few old ones), and explains the rise;
+* the rise goes well above every level held before the onset (a list that is cleared now and then does not);
+* Mann-Kendall's test (Kendall's tau against time, which allows for ties) rejects "no trend", and the confidence
+  interval of the Theil-Sen slope lies above zero.
+
+One more shape is accepted: a fixed number of blocks, replaced by larger ones at every step by a constant amount, which
+is also what they began with: `history = torch.cat([history, x])`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Ints = npt.NDArray[np.int64]
+
+# Trend tests look at this many points at most: Theil-Sen's cost is quadratic, and a longer series decides nothing more.
+_MAX_POINTS = 160
+# A site keeps all it allocates when this share of its blocks is alive at the last complete step.
+_PURE = 0.9
+# Without a rhythm this many events are needed, and Laplace's statistic must not be below this one.
+_MIN_IRREGULAR = 6
+_FALLING = -0.8
+# With fewer survivors than this share of the blocks that were gained, the survivors are doubted.
+_CONFIRMED = 0.7
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What counts as steady growth."""
+
+    min_steps: int = 6
+    """Complete steps from the onset on; with fewer nothing is claimed. Six rising values are the fewest that can
+    reach alpha: p = 1/720."""
+    min_events: int = 4
+    """Steps in which kept blocks were born."""
+    alpha: float = 0.005
+    """Of the one-sided Mann-Kendall test."""
+    late_share: float = 0.5
+    """Least number of events in the last third of the window, relative to the average third."""
+    early_share: float = 0.4
+    """The same for the first third: survivors of random lives are mostly young."""
+    late_bytes_share: float = 0.15
+    """Least bytes of the last third relative to the average third; low, for sizes may differ widely."""
+    explained: float = 0.5
+    """Least share of the kept bytes that the rise of the live bytes confirms, and of the rise that is new territory."""
+    window_share: float = 1 / 3
+    """Least length of the window relative to the run: growth that began just now may end just as soon."""
+
+
+STRICT = Thresholds()
+# For a site that also frees blocks. Random lives alone can look like growth for a while, so the kept blocks must come
+# in a rhythm,
+MIXED = Thresholds(
+    min_steps=8, min_events=6, alpha=1e-4, late_share=0.6, early_share=0.6, late_bytes_share=0.3, explained=0.7
+)
+# or be many.
+MIXED_IRREGULAR = Thresholds(
+    min_steps=24, min_events=16, alpha=1e-6, late_share=0.7, early_share=0.7, late_bytes_share=0.4, explained=0.7
+)
+# For the same call stack on another rank: the cause is known by then, only its presence is asked.
+CORROBORATE = Thresholds(
+    min_steps=4,
+    min_events=3,
+    alpha=0.05,
+    late_share=0.3,
+    early_share=0.2,
+    late_bytes_share=0.1,
+    explained=0.3,
+    window_share=0.2,
+)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Steady growth of one site of one process. Steps are inclusive; bytes and blocks are totals in those steps."""
+
+    first_step: int
+    last_step: int
+    bytes: int
+    blocks: int
+    bytes_per_step: float
+    """Exact when births are regular: size of a birth / distance between births."""
+    events: frozenset[int]
+    """Steps with kept births."""
+    slope: float
+    slope_low: float
+    slope_high: float
+    """Theil-Sen slope of the live bytes, bytes per step, and its 95 % confidence interval."""
+    p_value: float
+    confidence: float
+    """(1 - p), less for few events and where survivors could not confirm the series."""
+    replaced: bool
+    """Blocks are not added but replaced by larger ones."""
+
+
+class TrendTest:
+    """Mann-Kendall and Theil-Sen on a series, remembering results: ranks of one job often give the same series."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._known: dict[bytes, tuple[float, float, float, float]] = {}
+
+    def __call__(self, series: Ints) -> tuple[float, float, float, float]:
+        """(p value for a rising trend, slope, its 95 % low, its 95 % high); slopes per step."""
+        at = np.arange(len(series))
+        if len(series) > _MAX_POINTS:
+            at = np.unique(np.linspace(0, len(series) - 1, _MAX_POINTS).round().astype(np.int64))
+        values = (series[at] - series[0]).astype(np.float64)
+        key = at.tobytes() + values.tobytes()
+        if key not in self._known:
+            self.calls += 1
+            trend = stats.kendalltau(at, values, alternative="greater")
+            slope = stats.theilslopes(values, at, alpha=0.95)
+            p_value = float(trend.pvalue)
+            self._known[key] = (
+                1.0 if np.isnan(p_value) else p_value,
+                float(slope.slope),
+                float(slope.low_slope),
+                float(slope.high_slope),
+            )
+        return self._known[key]
+
+
+def find_growth(
+    live_bytes: Ints,
+    live_blocks: Ints,
+    born_bytes: Ints,
+    born_blocks: Ints,
+    allocs: int,
+    test: TrendTest,
+    limits: Thresholds = STRICT,
+) -> Growth | None:
+    """Judge one site, which allocated `allocs` blocks in all.
+
+    All arrays have one value per step 0..S, S the last complete step: bytes and blocks held at the END of the step;
+    bytes and blocks of now living blocks by step of birth. Step 0 is the program's start and never evidence of growth.
+    """
+    last = len(live_bytes) - 1
+    if last < limits.min_steps:
+        return None
+    if limits is STRICT and live_blocks[last] < _PURE * allocs:
+        limits = MIXED
+    if live_bytes[last] <= min(live_bytes[0], live_bytes[1]):
+        return None
+    growth = _kept(live_bytes, live_blocks, born_bytes, born_blocks, int(born_bytes[0]), test, limits)
+    more_blocks = live_blocks[last] - min(live_blocks[0], live_blocks[1])
+    if growth is None and born_blocks[1:].sum() < _CONFIRMED * more_blocks:
+        # After its last complete step a program may tear everything down, and the survivors say nothing. The level
+        # that was never again fallen below takes their place. It also rises when the same blocks come back larger;
+        # only more blocks are kept blocks.
+        floor, more = _future_minimum(live_bytes), np.diff(_future_minimum(live_blocks), prepend=0)
+        kept = np.where(more > 0, np.diff(floor, prepend=0), 0)
+        growth = _kept(live_bytes, live_blocks, kept, more, int(floor[0]), test, limits)
+        if growth is not None:
+            growth = replace(growth, confidence=round(0.95 * growth.confidence, 6))
+    return growth or (_replaced(live_bytes, live_blocks, test) if limits is not CORROBORATE else None)
+
+
+def _kept(
+    live_bytes: Ints,
+    live_blocks: Ints,
+    kept: Ints,
+    kept_blocks: Ints,
+    kept_at_start: int,
+    test: TrendTest,
+    limits: Thresholds,
+) -> Growth | None:
+    last = len(live_bytes) - 1
+    events = _sustained(np.flatnonzero(kept[1:] > 0) + 1)
+    if limits is MIXED and (_usual(kept_blocks[events]) is None or _usual(np.diff(events)) is None):
+        limits = MIXED_IRREGULAR
+    if not _steady(events, kept, last, limits):
+        return None
+    onset = int(events[0])
+    rise = int(live_bytes[last] - live_bytes[onset - 1])
+    total = int(kept[events].sum())
+    earlier_peak = int(live_bytes[1:onset].max()) if onset > 1 else 0
+    if rise < limits.explained * total or live_bytes[last] - earlier_peak < limits.explained * rise:
+        return None
+    p_value, slope, low, high = test(live_bytes[onset - 1 :])
+    if p_value > limits.alpha or low <= 0:
+        return None
+
+    # Blocks that were passing through at the last step are survivors too, but the rise does not contain them.
+    total = min(total, rise)
+    blocks = int(min(kept_blocks[events].sum(), max(live_blocks[last] - live_blocks[onset - 1], 1)))
+    size, distance = _usual(kept[events]), _usual(np.diff(events))
+    first = onset
+    if size is not None and distance == onset and kept_at_start == size:
+        # The first iteration did what all the others do: it belongs to the leak.
+        first, total, blocks = 0, total + size, blocks + _typical(kept_blocks[events])
+    if size is not None and distance is not None:
+        per_step = size / distance
+    elif distance == 1:
+        per_step = total / (last - first + 1)
+    else:
+        per_step = float(kept[events[:-1]].sum()) / int(events[-1] - events[0])
+    sure = (1.0 - p_value) * min(1.0, 0.8 + 0.2 * len(events) / 10)
+    return Growth(
+        first_step=first,
+        last_step=last,
+        bytes=total,
+        blocks=blocks,
+        bytes_per_step=per_step,
+        events=frozenset(events.tolist()),
+        slope=slope,
+        slope_low=low,
+        slope_high=high,
+        p_value=p_value,
+        confidence=round(sure, 6),
+        replaced=False,
+    )
+
+
+def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest) -> Growth | None:
+    """The same number of blocks, larger by the same amount at each step, as if all steps were in them.
+
+    Inputs that get longer on purpose also grow by a constant amount, but do not begin with it.
+    """
+    limits = STRICT
+    last = len(live_bytes) - 1
+    change = np.diff(live_bytes, prepend=0)
+    events = _sustained(np.flatnonzero(change[2:] > 0) + 2)
+    if len(events) < max(limits.min_events, 6):
+        return None
+    onset = int(events[0])
+    window = slice(onset - 1, last + 1)
+    if (change[onset:] < 0).any() or len(set(live_blocks[window].tolist())) != 1 or live_blocks[last] <= 0:
+        return None
+    size, distance = _usual(change[events]), _usual(np.diff(events))
+    if size is None or distance is None or not _steady(events, np.maximum(change, 0), last, limits):
+        return None
+    total = int(live_bytes[last] - live_bytes[onset - 1])
+    missing = size * (last + 1) - int(live_bytes[last]) * distance
+    if onset > 2 or not 0 <= missing <= size:
+        return None
+    p_value, slope, low, high = test(live_bytes[window])
+    if p_value > limits.alpha or low <= 0:
+        return None
+    return Growth(
+        first_step=onset,
+        last_step=last,
+        bytes=total,
+        blocks=int(live_blocks[last]),
+        bytes_per_step=size / distance,
+        events=frozenset(events.tolist()),
+        slope=slope,
+        slope_low=low,
+        slope_high=high,
+        p_value=p_value,
+        # The length of the input may grow on purpose; nothing here can tell.
+        confidence=round(0.7 * (1.0 - p_value), 6),
+        replaced=True,
+    )
+
+
+def _future_minimum(series: Ints) -> Ints:
+    result: Ints = np.minimum.accumulate(series[::-1])[::-1]
+    return result
+
+
+def _sustained(events: Ints) -> Ints:
+    """The latest run of events without a pause that is out of all proportion to the pauses after it."""
+    gaps = np.diff(events)[::-1]
+    if len(gaps) < 4:
+        return events
+    longest = np.maximum.accumulate(gaps)
+    # The first three gaps (the latest in time) only set the measure.
+    breaks = np.flatnonzero(gaps[3:] > 3 * longest[2:-1] + 1)
+    return events if not len(breaks) else events[len(events) - 1 - (int(breaks[0]) + 3) :]
+
+
+def _steady(events: Ints, kept: Ints, last: int, limits: Thresholds) -> bool:
+    """Events spread over the window, and going on to its end."""
+    if len(events) < limits.min_events:
+        return False
+    onset = int(events[0])
+    length = last - onset + 1
+    if length < max(limits.min_steps, limits.window_share * last):
+        return False
+    if last - int(events[-1]) > 1.5 * int(np.diff(events).max()) + 1:
+        return False
+    if limits is not CORROBORATE and _usual(np.diff(events)) is None:
+        # Entries of a cache come at random, and ever fewer: Laplace's test for a falling rate of events.
+        centre = float((events - onset).mean()) / max(length - 1, 1) - 0.5
+        if len(events) < _MIN_IRREGULAR or centre * np.sqrt(12 * len(events)) < _FALLING:
+            return False
+    third = np.minimum((events - onset) * 3 // length, 2)
+    counts = np.bincount(third, minlength=3)
+    sizes = np.bincount(third, weights=kept[events], minlength=3)
+    average, average_bytes = len(events) / 3, float(sizes.sum()) / 3
+    return bool(
+        counts[0] >= limits.early_share * average
+        and counts[1] > 0
+        and counts[2] >= limits.late_share * average
+        and sizes[2] >= limits.late_bytes_share * average_bytes
+        and sizes[0] >= limits.late_bytes_share * average_bytes
+    )
+
+
+def _usual(values: npt.NDArray[Any]) -> int | None:
+    """The value that at least 70 % of the values have, if any."""
+    found, counts = np.unique(values, return_counts=True)
+    if not len(found):
+        return None
+    at = int(counts.argmax())
+    return int(found[at]) if counts[at] >= 0.7 * len(values) else None
+
+
+def _typical(values: Ints) -> int:
+    found, counts = np.unique(values, return_counts=True)
+    return int(found[counts.argmax()])

@@ -1,0 +1,471 @@
+"""The leak analysis over all ranks.
+
+Flows in: `Tracked`, what every call stack of every process held at the end of each step. Flows out: one finding per
+cause, with the line, the ranks, the bytes per step, and when the memory will be full. Pure: no files, no state.
+
+growth.py decides whether one site leaks, causes.py which sites are one mistake; this module feeds them and states the
+result. What a step is: blocks.py.
+
+Keys of a leak's `evidence`:
+    p_value, slope, slope_low, slope_high   of its largest site: Mann-Kendall, Theil-Sen and its 95 % interval, bytes
+                                            per step
+    rhythm          "every step", "every 3 steps", "irregular"
+    per_rank        rank as text ("-": no rank) -> bytes, bytes_per_step, blocks, first_step, p_value, device, processes
+    sites           number of call stacks that were joined
+    absorbed        lines of a kept autograd graph: file, line, function, and per rank bytes, bytes_per_step, blocks
+    in_child        true when it happens in a process that the rank started (a DataLoader worker)
+    replaced        true when blocks are replaced by larger ones, not added
+    full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
+                    the host for its own memory). Only where the capacity is known and it takes less than 1e9 steps
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.causes import Cause, Leak, RankKey, find_causes
+from msmemscope.analysis.findings import (
+    LEAK,
+    TOO_FEW_STEPS,
+    Finding,
+    device_name,
+    fold_ranks,
+    pool_name,
+    scope_of,
+)
+from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.growth import CORROBORATE, STRICT, Growth, Thresholds, TrendTest, find_growth
+from msmemscope.vocabulary import DeviceType, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
+    from msmemscope.tables import Frame, Process
+
+Ints = npt.NDArray[np.int64]
+StackOf = Callable[[int], "tuple[Frame, ...]"]
+
+_DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
+_NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class LeakOptions:
+    """What the analysis may be told."""
+
+    min_bytes_per_step: float = 1024.0
+    """A cause that keeps less per step and rank is not reported: a list of scalar losses is no leak worth a word (a
+    device pool's smallest block is 512 bytes). Applied to whole causes, not to single sites."""
+    min_steps: int = STRICT.min_steps
+    """Complete steps after step 0 below which nothing is claimed; not less than the test needs."""
+
+
+def find_leaks(
+    tracked: Tracked,
+    stack: StackOf,
+    *,
+    capacity: Mapping[str, int] | None = None,
+    options: LeakOptions | None = None,
+    test: TrendTest | None = None,
+) -> list[Finding]:
+    """All leaks of a run, largest first, then notes.
+
+    stack: frames of a stack id, innermost first (`Run.stack`). capacity: bytes of a device, keyed "host/npu:0" or
+    "npu:0"; "cpu" is the host's memory. test: to share or count the trend tests.
+    """
+    options = options or LeakOptions()
+    view = _View(tracked, stack, test or TrendTest())
+    leaks = view.leaks()
+    outlook = _Outlook(tracked, leaks, capacity or {}, view.last_step)
+    job = sorted({process.rank for process in tracked.processes if process.rank is not None})
+    found = [_finding(cause, job, outlook) for cause in find_causes(leaks)]
+    found = [finding for finding in found if finding.bytes_per_step >= options.min_bytes_per_step]
+    found.sort(key=lambda finding: (-finding.bytes, finding.file, finding.line, finding.ranks))
+    return found + _notes(tracked, job, view.last_step, max(options.min_steps, STRICT.min_steps))
+
+
+class _View:
+    """The tracker's tables, sorted so that one site's series is a slice."""
+
+    def __init__(self, tracked: Tracked, stack: StackOf, test: TrendTest) -> None:
+        self.tracked = tracked
+        self.stack = stack
+        self.test = test
+        self.last_step = _last_steps(tracked)
+        sites = tracked.sites
+        self.count = len(sites["process"])
+        self.site_last = self.last_step[np.asarray(sites["process"], dtype=np.int64)]
+
+        points = tracked.site_steps
+        key = _key(points["site"], points["step"])
+        order = np.argsort(key, kind="stable")
+        self.point_key = key[order]
+        self.point_step = np.asarray(points["step"], dtype=np.int64)[order]
+        self.point_bytes = np.asarray(points["live_bytes"], dtype=np.int64)[order]
+        self.point_blocks = np.asarray(points["live_blocks"], dtype=np.int64)[order]
+        self.first_point = np.searchsorted(self.point_key, _key(np.arange(self.count + 1), 0))
+
+        births = tracked.survivors
+        self.birth_site = np.asarray(births["site"], dtype=np.int64)
+        order = np.lexsort((births["birth_step"], self.birth_site))
+        self.birth_site = self.birth_site[order]
+        self.birth_step = np.asarray(births["birth_step"], dtype=np.int64)[order]
+        self.birth_bytes = np.asarray(births["bytes"], dtype=np.int64)[order]
+        self.birth_blocks = np.asarray(births["blocks"], dtype=np.int64)[order]
+        self.first_birth = np.searchsorted(self.birth_site, np.arange(self.count + 1))
+
+    def leaks(self) -> list[Leak]:
+        """Sites that leak, and the same stacks on other ranks where weaker evidence is enough."""
+        found = {site: growth for site in self.candidates().tolist() if (growth := self.growth(site, STRICT))}
+        if found:
+            same = self._cause_keys()
+            known = np.isin(same, np.unique(same[list(found)]))
+            for site in np.flatnonzero(known).tolist():
+                if site not in found and (growth := self.growth(site, CORROBORATE)):
+                    found[site] = growth
+        stacks: dict[int, tuple[Frame, ...]] = {}
+        return [self._leak(site, found[site], stacks) for site in sorted(found)]
+
+    def candidates(self) -> npt.NDArray[np.intp]:
+        """Sites worth a look: they hold more in the last third of the steps than in the one before, and at the end.
+
+        Necessary for every growth that find_growth accepts, and cheap: no loop over sites.
+        """
+        if not self.count or not len(self.point_key):
+            return np.zeros(0, dtype=np.intp)
+        last = self.site_last
+        long = last >= STRICT.min_steps
+        # Integral of the level over time, per point; sums may wrap around, differences within a site are exact.
+        held = np.zeros(len(self.point_key) + 1, dtype=np.int64)
+        span = np.diff(self.point_step, append=0)
+        same_site = np.diff(self.point_key >> 32, append=-1) == 0
+        held[1:] = np.cumsum(np.where(same_site, self.point_bytes * span, 0))
+        one, two = last // 3, 2 * last // 3
+        (until_one, _), (until_two, _), (until_last, level) = (self._until(step, held) for step in (one, two, last))
+        second = (until_two - until_one) / np.maximum(two - one, 1)
+        third = (until_last - until_two) / np.maximum(last - two, 1)
+        births = np.diff(self.first_birth) >= CORROBORATE.min_events
+        # Few survivors mean replaced blocks, or a program that tore everything down after its last step.
+        kept = np.bincount(self.birth_site, weights=self.birth_bytes, minlength=self.count)[: self.count]
+        gone = kept < 0.7 * level
+        constant = self._level(self.point_blocks, last) == self._level(self.point_blocks, two)
+        return np.flatnonzero(long & (third > second) & (level > second) & (births | gone | constant))
+
+    def growth(self, site: int, limits: Thresholds) -> Growth | None:
+        last = int(self.site_last[site])
+        if last < limits.min_steps:
+            return None
+        points = slice(self.first_point[site], self.first_point[site + 1])
+        at = np.searchsorted(self.point_step[points], np.arange(last + 1), side="right")
+        births = slice(self.first_birth[site], self.first_birth[site + 1])
+        born = self.birth_step[births] <= last
+        steps = self.birth_step[births][born]
+        born_bytes, born_blocks = np.zeros((2, last + 1), dtype=np.int64)
+        born_bytes[steps] = self.birth_bytes[births][born]
+        born_blocks[steps] = self.birth_blocks[births][born]
+        return find_growth(
+            np.r_[0, self.point_bytes[points]][at],
+            np.r_[0, self.point_blocks[points]][at],
+            born_bytes,
+            born_blocks,
+            int(self.tracked.sites["allocs"][site]),
+            self.test,
+            limits,
+        )
+
+    def _until(self, step: Ints, held: Ints) -> tuple[Ints, Ints]:
+        """Per site: sum of its levels over steps 0..step, and the level at the end of `step`."""
+        at = np.searchsorted(self.point_key, _key(np.arange(self.count), np.maximum(step, 0)), side="right") - 1
+        first = self.first_point[:-1]
+        inside = at >= first
+        at = np.where(inside, at, 0)
+        level = np.where(inside, self.point_bytes[at], 0)
+        total = np.where(inside, held[at] - held[first.clip(max=len(held) - 1)], 0)
+        return total + level * np.where(inside, step + 1 - self.point_step[at], 0), level
+
+    def _level(self, values: Ints, step: Ints) -> Ints:
+        at = np.searchsorted(self.point_key, _key(np.arange(self.count), np.maximum(step, 0)), side="right") - 1
+        return np.where(at >= self.first_point[:-1], values[np.maximum(at, 0)], 0)
+
+    def _cause_keys(self) -> Ints:
+        """A number per site, the same for the same stack in the same pool and kind of process."""
+        sites = self.tracked.sites
+        child = np.array([not process.is_main for process in self.tracked.processes], dtype=np.uint64)
+        columns = np.stack(
+            [
+                np.asarray(sites["device_type"], dtype=np.uint64),
+                np.asarray(sites["pool"], dtype=np.uint64),
+                _stack_ids(sites),
+                child[np.asarray(sites["process"], dtype=np.int64)],
+            ],
+            axis=1,
+        )
+        inverse: Ints = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+        return inverse
+
+    def _leak(self, site: int, growth: Growth, stacks: dict[int, tuple[Frame, ...]]) -> Leak:
+        sites = self.tracked.sites
+        number = int(sites["process"][site])
+        process = self.tracked.processes[number]
+        stack_id = int(sites["stack_py"][site]) or int(sites["stack_c"][site])
+        loop_id = self.tracked.step_stacks.get(number, 0)
+        for wanted in (stack_id, loop_id):
+            if wanted not in stacks:
+                stacks[wanted] = self.stack(wanted) if wanted else ()
+        return Leak(
+            key=_rank_key(process, number),
+            process=number,
+            in_child=not process.is_main,
+            device_type=int(sites["device_type"][site]),
+            device=int(sites["device"][site]),
+            pool=int(sites["pool"][site]),
+            stack_id=stack_id,
+            stack=stacks[stack_id],
+            loop_stack=stacks[loop_id],
+            first_ts=int(sites["first_ts"][site]),
+            growth=growth,
+        )
+
+
+def _last_steps(tracked: Tracked) -> Ints:
+    """Per process the last step to look at: complete, and not after the process's last allocation.
+
+    A worker that has run dry while its rank goes on neither leaks nor stopped leaking in the steps after.
+    """
+    complete = np.full(len(tracked.processes), -1, dtype=np.int64)
+    for process, step in tracked.last_complete_step.items():
+        complete[process] = step
+    active = np.full(len(tracked.processes), -1, dtype=np.int64)
+    np.maximum.at(active, np.asarray(tracked.sites["process"], dtype=np.int64), tracked.sites["last_step"])
+    return np.minimum(complete, active)
+
+
+def _rank_key(process: Process, number: int) -> RankKey:
+    return (process.rank, process.attempt) if process.rank is not None else (-1 - number, 0)
+
+
+def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
+    python = np.asarray(sites["stack_py"], dtype=np.uint64)
+    ids: npt.NDArray[np.uint64] = np.where(python != 0, python, np.asarray(sites["stack_c"], dtype=np.uint64))
+    return ids
+
+
+def _key(site: npt.ArrayLike, step: npt.ArrayLike) -> Ints:
+    key: Ints = (np.asarray(site, dtype=np.int64) << 32) | np.asarray(step, dtype=np.int64)
+    return key
+
+
+class _Outlook:
+    """When each device will be full, if all the leaks on it go on."""
+
+    def __init__(self, tracked: Tracked, leaks: Iterable[Leak], capacity: Mapping[str, int], last_step: Ints) -> None:
+        self._processes = tracked.processes
+        self._capacity = capacity
+        self._last_step = last_step
+        self._growth: dict[str, float] = defaultdict(float)
+        for leak in leaks:
+            self._growth[self._place(leak)] += leak.growth.bytes_per_step
+        self._used = self._in_use(tracked) if self._growth and capacity else {}
+
+    def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
+        """The evidence keys full_at_step and full_on; empty when nothing can be said."""
+        earliest: tuple[int, str] | None = None
+        for leak in leaks:
+            place = self._place(leak)
+            room = self._capacity.get(place, self._capacity.get(place.rpartition("/")[2]))
+            if room is None or self._growth[place] <= 0 or place not in self._used:
+                continue
+            left = max(room - self._used[place], 0) / self._growth[place]
+            if left > _NEVER:
+                continue
+            rank = self._processes[leak.process].rank
+            if leak.device_type == DeviceType.CPU:
+                where = f"host {self._processes[leak.process].host}".rstrip()
+            else:
+                where = device_name(leak.device_type, leak.device) if rank is None else f"rank {rank}"
+            step = int(self._last_step[leak.process]) + int(left)
+            if earliest is None or step < earliest[0]:
+                earliest = (step, where)
+        return {} if earliest is None else {"full_at_step": earliest[0], "full_on": earliest[1]}
+
+    def _place(self, leak: Leak) -> str:
+        return f"{self._processes[leak.process].host}/{device_name(leak.device_type, leak.device)}"
+
+    def _in_use(self, tracked: Tracked) -> dict[str, int]:
+        """Bytes in use per host and device at the end of the last complete steps.
+
+        The framework's pools lie inside the driver's, so the larger of the two counts; reserved where it is known.
+        """
+        steps = tracked.steps
+        rows = np.flatnonzero(
+            np.asarray(steps["step"]) == self._last_step[np.asarray(steps["process"], dtype=np.int64)]
+        )
+        sums: dict[tuple[str, bool], int] = defaultdict(int)
+        for row in rows.tolist():
+            process = self._processes[int(steps["process"][row])]
+            device = device_name(int(steps["device_type"][row]), int(steps["device"][row]))
+            used = max(int(steps["end_reserved"][row]), int(steps["end_bytes"][row]))
+            sums[f"{process.host}/{device}", int(steps["pool"][row]) in _DRIVER_POOLS] += used
+        places = {place for place, _ in sums}
+        return {place: max(sums.get((place, True), 0), sums.get((place, False), 0)) for place in places}
+
+
+def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
+    everything = _latest_attempts(cause.all_leaks)
+    per_rank = {key: _figures(leaks) for key, leaks in _by_rank(everything).items()}
+    ranks = tuple(sorted({leak.key[0] for leak in everything if leak.key[0] >= 0}))
+    sample = cause.largest
+    growth = sample.growth
+    file, line, function = cause.line
+    confidence = max(leak.growth.confidence for leak in cause.leaks)
+    evidence: dict[str, Any] = {
+        "p_value": growth.p_value,
+        "slope": growth.slope,
+        "slope_low": growth.slope_low,
+        "slope_high": growth.slope_high,
+        "rhythm": _rhythm(growth),
+        "per_rank": per_rank,
+        "sites": len({leak.stack_id for leak in everything}),
+        "absorbed": [_absorbed(part) for part in cause.absorbed],
+        "in_child": sample.in_child,
+        "replaced": growth.replaced,
+        **outlook.full(everything),
+    }
+    total = sum(leak.growth.bytes for leak in everything)
+    return Finding(
+        kind=LEAK,
+        severity="error" if confidence >= 0.9 else "warning",
+        confidence=confidence,
+        ranks=ranks,
+        scope=scope_of(ranks, job),
+        device=_device(everything),
+        pool=pool_name(sample.pool),
+        first_step=min(leak.growth.first_step for leak in everything),
+        last_step=max(leak.growth.last_step for leak in everything),
+        bytes=total,
+        bytes_per_step=float(median(figures["bytes_per_step"] for figures in per_rank.values())),
+        blocks=sum(leak.growth.blocks for leak in everything),
+        site=sample.stack,
+        file=file,
+        line=line,
+        function=function,
+        evidence=evidence,
+        advice=_advice(cause),
+        saving_bytes=total,
+    )
+
+
+def _latest_attempts(leaks: list[Leak]) -> list[Leak]:
+    """A rank that was restarted is stated as it is now; its earlier life is over."""
+    latest: dict[int, int] = {}
+    for leak in leaks:
+        latest[leak.key[0]] = max(leak.key[1], latest.get(leak.key[0], 0))
+    return [leak for leak in leaks if leak.key[1] == latest[leak.key[0]]]
+
+
+def _by_rank(leaks: list[Leak]) -> dict[str, list[Leak]]:
+    groups: dict[str, list[Leak]] = defaultdict(list)
+    for leak in sorted(leaks, key=lambda leak: leak.key):
+        groups[str(leak.key[0]) if leak.key[0] >= 0 else "-"].append(leak)
+    return groups
+
+
+def _figures(leaks: list[Leak]) -> dict[str, Any]:
+    largest = max(leaks, key=lambda leak: leak.growth.bytes_per_step)
+    return {
+        "bytes": sum(leak.growth.bytes for leak in leaks),
+        "bytes_per_step": sum(leak.growth.bytes_per_step for leak in leaks),
+        "blocks": sum(leak.growth.blocks for leak in leaks),
+        "first_step": min(leak.growth.first_step for leak in leaks),
+        "p_value": largest.growth.p_value,
+        "device": _device(leaks),
+        "processes": len({leak.process for leak in leaks}),
+    }
+
+
+def _absorbed(part: Cause) -> dict[str, Any]:
+    file, line, function = part.line
+    ranks = list(_by_rank(_latest_attempts(part.leaks)).values())
+    return {
+        "file": file,
+        "line": line,
+        "function": function,
+        "bytes": int(median(sum(leak.growth.bytes for leak in leaks) for leaks in ranks)),
+        "bytes_per_step": float(median(sum(leak.growth.bytes_per_step for leak in leaks) for leaks in ranks)),
+        "blocks": int(median(sum(leak.growth.blocks for leak in leaks) for leaks in ranks)),
+    }
+
+
+def _device(leaks: Iterable[Leak]) -> str:
+    devices = sorted({(leak.device_type, leak.device) for leak in leaks})
+    names = sorted({device_name(*device) for device in devices})
+    if len(names) == 1:
+        return names[0]
+    return f"{device_name(devices[0][0], -1)}:{fold_ranks(index for _, index in devices)}"
+
+
+def _rhythm(growth: Growth) -> str:
+    gaps = set(np.diff(sorted(growth.events)).tolist())
+    if gaps == {1}:
+        return "every step"
+    return f"every {gaps.pop()} steps" if len(gaps) == 1 else "irregular"
+
+
+def _advice(cause: Cause) -> str:
+    sample = cause.largest
+    if cause.absorbed:
+        parts = sum(len(part.leaks) for part in cause.absorbed)
+        return (
+            f"The tensor made here keeps its autograd graph, {parts} more allocations with it: "
+            "keep tensor.detach() or tensor.item() instead."
+        )
+    if sample.growth.replaced:
+        return "A block is replaced by a larger one at each step: bound its length, or keep it on the host or on disk."
+    if not sample.stack:
+        return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
+    frame = sample.stack[user_index(sample.stack)]
+    return (
+        f"Find what still refers to the blocks that {frame.function}() makes here, and clear or bound it at each step."
+    )
+
+
+def _notes(tracked: Tracked, job: list[int], last_step: Ints, min_steps: int) -> list[Finding]:
+    """An empty list of leaks means nothing for a rank that made too few steps: say so."""
+    steps: dict[RankKey, int] = {}
+    for number, process in enumerate(tracked.processes):
+        if process.is_main and last_step[number] >= -1 and number in tracked.last_complete_step:
+            steps[_rank_key(process, number)] = int(tracked.last_complete_step[number])
+    newest = {key: step for key, step in steps.items() if not any(k[0] == key[0] and k[1] > key[1] for k in steps)}
+    few = {key: step for key, step in newest.items() if step < min_steps}
+    if not few:
+        return []
+    ranks = tuple(sorted(key[0] for key in few if key[0] >= 0))
+    most = max(max(few.values()) + 1, 0)
+    who = "The program" if not ranks else f"Rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}"
+    text = (
+        f"{who}: {most} complete steps were seen; whether anything leaks is only said from {min_steps + 1} on. "
+        "Run longer, or call msmemscope.step() once per iteration."
+    )
+    return [
+        Finding(
+            kind=TOO_FEW_STEPS,
+            severity="info",
+            confidence=1.0,
+            ranks=ranks,
+            scope=scope_of(ranks, job),
+            device="",
+            pool="",
+            first_step=0,
+            last_step=most,
+            bytes=0,
+            bytes_per_step=0.0,
+            blocks=0,
+            evidence={"text": text},
+        )
+    ]

@@ -1,0 +1,536 @@
+"""The agent: one thin process per node that moves batches from rings to the aggregator.
+
+``python -m msmemscope.collect.agent SESSION_DIR``. Started and, when it dies, restarted by the supervisor. For each
+ring in the session directory it cuts batches (in C++), sends them within a window, and gives the bytes back to the
+writers once the aggregator has acknowledged them. It keeps no state that it could not find again: a ring's header
+says what is acknowledged, and a spool file begins with its offset (spool.py). While the aggregator is away and a
+ring fills up, committed bytes move to the spool; when that is full too, writers drop and count.
+
+It ends when the supervisor has made the file ``finish`` (or SIGTERM came), every ring is drained, and the aggregator
+has said so. In library mode (session.json: mode "library") nobody makes that file, and the agent ends by itself
+once no process that wrote a ring is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from msmemscope._native import RingReader, cut_bytes
+from msmemscope.aggregate import wire
+from msmemscope.collect.spool import Spool, spool_directory
+from msmemscope.errors import MemscopeError
+
+if TYPE_CHECKING:
+    from msmemscope._native import Cut
+
+EVENT_BYTES = 96
+_PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "waits", "reported"})  # of a ring's header
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the agent works; session.json may change them under "agent"."""
+
+    batch_events: int = 65536  # a batch is cut at so many events ...
+    interval_ms: int = 50  # ... or when its first is about so old
+    window_bytes: int = 64 << 20  # ring bytes under way and not acknowledged, over all rings
+    silence_s: float = 2.0  # no acknowledgement for so long: connect again, and spool rings that are half full
+    spool_bytes: int = 4 << 30  # at most, and at most 80 % of what is free there
+    usage_s: float = 1.0  # between samples of memory use
+    linger_s: float = 2.0  # library mode: no writer left for so long
+
+    @classmethod
+    def of(cls, session: Mapping[str, Any]) -> Settings:
+        given = session.get("agent", {})
+        return cls(**{item.name: given[item.name] for item in fields(cls) if item.name in given})
+
+
+class Feed:
+    """One ring on its way: released to the writers <= acked by the aggregator <= sent <= head, unless a spool
+    holds what is released and not acked."""
+
+    def __init__(self, path: Path, spools: Path) -> None:
+        self.path = path
+        self.reader = RingReader(str(path))
+        self.identity = self._describe()
+        self.id = int(self.identity["ring_id"])
+        self.spool = Spool(spools / f"{self.id:016x}.spool", self.id)
+        self.spool.resume(self.reader.acked)
+        self.acked = self.sent = self.first_offset
+        self.round = 0
+        self.last_cut = 0.0
+        self.announced = False
+        self.goal: int | None = None  # where draining ends, once we are to finish
+        self.final_sent = False
+        self.done = False
+
+    @property
+    def first_offset(self) -> int:
+        """The first byte that we could still send."""
+        return self.spool.start if self.spool else self.reader.acked
+
+    @property
+    def in_flight(self) -> int:
+        return self.sent - self.acked
+
+    @property
+    def drained(self) -> bool:
+        return self.acked >= (self.reader.head if self.goal is None else self.goal)
+
+    def cut(self, max_bytes: int) -> Cut | None:
+        """The batch at `sent`, from the spool or the ring."""
+        if self.sent < self.reader.acked:
+            cut = cut_bytes(self.spool.read(self.sent, max_bytes), self.sent, max_bytes)
+            if cut is not None:
+                return cut
+            self.sent = self.reader.acked  # the spool was damaged: what it lacks is lost, and told by `start`
+            self.spool.remove()
+            self.announced = False
+        return self.reader.cut(self.sent, max_bytes)
+
+    def acknowledge(self, offset: int) -> bool:
+        """Everything before `offset` is stored. True when that is news."""
+        offset = min(offset, self.reader.head)
+        if offset <= self.acked:
+            return False
+        self.acked = offset
+        self.sent = max(self.sent, offset)
+        if offset > self.reader.acked:
+            self.reader.release(offset)
+        if self.spool and offset >= self.spool.end:
+            self.spool.remove()
+        return True
+
+    def rewind(self, offset: int) -> None:
+        """Sends again from `offset`, or from the first byte that is left."""
+        self.round += 1
+        self.sent = max(offset, self.first_offset)
+        if offset < self.sent:
+            self.announced = False  # tell the shard not to wait for what we no longer have
+
+    def changed_identity(self) -> bool:
+        """Has the header's identity (amended late), or what it lost, changed since it was last sent?"""
+        now = self._describe()
+        changed = now != self.identity
+        self.identity = now
+        return changed
+
+    def remove(self) -> None:
+        self.done = True
+        self.spool.remove()
+        self.reader.close()
+        self.path.unlink(missing_ok=True)
+
+    def _describe(self) -> dict[str, Any]:
+        return {name: value for name, value in self.reader.header().items() if name not in _PLACES}
+
+
+class Agent:
+    """The loop. One step: look for rings, cut and send, take answers, now and then the timers."""
+
+    def __init__(self, session_dir: Path, session: Mapping[str, Any]) -> None:
+        self._dir = session_dir
+        self._session = session
+        self._name = str(session["session"])
+        self._host = str(session.get("host", ""))
+        self._settings = Settings.of(session)
+        self._spools = spool_directory(session_dir, session)
+        self._feeds: dict[str, Feed] = {}
+        self._by_id: dict[int, Feed] = {}
+        self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
+        self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._epoch: int | None = None
+        self._asked = self._progress = time.monotonic()
+        self._next_look = self._next_usage = self._next_check = 0.0
+        self._alone_since: float | None = None
+        self._finishing: float | None = None
+        self._said_bye = False
+        self._spool_full = False
+        self.finish_asked = False
+
+    def run(self) -> int:
+        self._connect()
+        while True:
+            now = time.monotonic()
+            busy = self._look(now)
+            if self._epoch is not None and not self._said_bye:
+                busy |= self._send_batches(now)
+            self._move_to_spool(now)
+            self._timers(now)
+            if self._receive(1 if busy else self._settings.interval_ms // 2):
+                break
+            if self._finishing is not None and self._finished_elsewhere():
+                break
+        self._context.destroy(linger=1000)
+        for feed in self._feeds.values():
+            feed.spool.close()
+        with contextlib.suppress(OSError):  # something is left in it, or it was never made
+            self._spools.rmdir()
+        return 0
+
+    # --- rings --------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> bool:
+        """Opens new rings. True when some ring is filling so fast that it should be looked at again at once."""
+        if now >= self._next_look:
+            self._next_look = now + self._settings.interval_ms / 1000
+            self._open_new()
+            self._decide_to_finish(now)
+        fast = False
+        for feed in self._open_feeds():
+            fast |= feed.reader.head - feed.sent > feed.reader.capacity // 8
+        return fast
+
+    def _open_feeds(self) -> list[Feed]:
+        return [feed for feed in self._feeds.values() if not feed.done]
+
+    def _open_new(self) -> None:
+        try:
+            names = [name for name in os.listdir(self._dir) if name.endswith(".ring") and name not in self._feeds]
+        except FileNotFoundError:
+            raise MemscopeError(f"{self._dir} is gone; the agent has nothing left to do") from None
+        for name in sorted(names):
+            self._open(self._dir / name)
+
+    def _open(self, path: Path) -> None:
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            return
+        if self._refused.get(path.name) == (info.st_ino, info.st_size):
+            return
+        try:
+            feed = Feed(path, self._spools)
+            if feed.id in self._by_id:
+                feed.reader.close()
+                raise OSError(errno.EEXIST, "its id is already in use")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._refused[path.name] = (info.st_ino, info.st_size)
+            self._left_out["refused_rings"] += 1
+            reasons = {
+                errno.EPERM: "it belongs to another user",
+                errno.EACCES: "it belongs to another user",
+                errno.EPROTO: "it is not a ring of this version",
+                errno.EINVAL: "its sizes contradict each other",
+                errno.ELOOP: "it is a symbolic link",
+            }
+            say(f"{path.name} is left out: {reasons.get(error.errno or 0, error.strerror)}")
+            return
+        self._feeds[path.name] = self._by_id[feed.id] = feed
+
+    def _decide_to_finish(self, now: float) -> None:
+        if self._finishing is not None:
+            return
+        if not (self.finish_asked or (self._dir / "finish").exists() or self._left_alone(now)):
+            return
+        self._finishing = now
+        self._open_new()  # rings made since the last look
+        for feed in self._open_feeds():
+            feed.goal = feed.reader.head
+
+    def _left_alone(self, now: float) -> bool:
+        """Library mode: have all processes gone?"""
+        if self._session.get("mode") != "library" or not self._feeds:
+            return False
+        if any(feed.reader.alive() for feed in self._open_feeds()):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        return self._alone_since is not None and now - self._alone_since >= self._settings.linger_s
+
+    def _send_batches(self, now: float) -> bool:
+        """Cuts and sends what is due. True when there is more."""
+        max_bytes = self._settings.batch_events * EVENT_BYTES
+        window = self._settings.window_bytes - sum(feed.in_flight for feed in self._open_feeds())
+        more = False
+        for feed in self._open_feeds():
+            if not feed.announced:
+                self._announce(feed)
+            waiting = feed.reader.head - feed.sent
+            due = (now - feed.last_cut) * 1000 >= self._settings.interval_ms or self._finishing is not None
+            if waiting == 0 or window <= 0 or not (due or waiting >= max_bytes):
+                continue
+            try:
+                cut = feed.cut(max_bytes)
+            except ValueError as error:
+                self._give_up(feed, str(error))
+                continue
+            if not feed.announced:
+                self._announce(feed)
+            if cut is None:
+                self._wait_for_hole(feed, now)
+                continue
+            feed.last_cut = now
+            feed.sent = cut["offset"] + cut["length"]
+            window -= cut["length"]
+            more |= feed.reader.head - feed.sent >= max_bytes
+            self._send("batch", ring=feed.id, round=feed.round, clock=time.monotonic_ns(), **cut)
+        return more
+
+    def _wait_for_hole(self, feed: Feed, now: float) -> None:
+        """A record that its living writer has reserved and not committed. At the end it gets a second."""
+        if self._finishing is None or feed.goal is None or now - self._finishing < 1:
+            return
+        if feed.goal > feed.sent:
+            self._left_out["unread_bytes"] += feed.goal - feed.sent
+            feed.goal = feed.sent
+
+    def _give_up(self, feed: Feed, why: str) -> None:
+        say(f"{feed.path.name} is damaged and read no further: {why}")
+        self._left_out["damaged_rings"] += 1
+        feed.done = True
+
+    def _announce(self, feed: Feed, *, final: bool = False) -> None:
+        feed.announced = True
+        self._send("ring", ring=feed.id, identity=feed.identity, start=feed.first_offset, final=final)
+
+    def _move_to_spool(self, now: float) -> None:
+        """Makes room in rings that fill up while nothing is acknowledged."""
+        silent = now - self._progress > self._settings.silence_s
+        for feed in self._open_feeds():
+            if not (feed.spool or silent) or feed.reader.head - feed.reader.acked <= feed.reader.capacity // 2:
+                continue
+            room = self._settings.spool_bytes - sum(other.spool.size for other in self._open_feeds())
+            try:
+                data = feed.reader.copy(feed.reader.acked, min(feed.reader.capacity, max(room, 0)))
+                if not data:
+                    if room > feed.reader.capacity:
+                        continue  # a hole: nothing to move yet
+                    raise OSError(errno.ENOSPC, "the spool is full")
+                feed.spool.append(feed.reader.acked, data)
+            except OSError as error:
+                if not self._spool_full:
+                    say(f"cannot spool to {self._spools} ({error.strerror}); writers wait, then drop and count")
+                self._spool_full = True
+                continue
+            self._spool_full = False
+            feed.reader.release(feed.reader.acked + len(data))
+
+    # --- timers -------------------------------------------------------------------------------------------
+
+    def _timers(self, now: float) -> None:
+        open_feeds = self._open_feeds()
+        waits = self._epoch is None or self._said_bye or any(feed.in_flight or feed.final_sent for feed in open_feeds)
+        if not waits:
+            self._progress = now
+        elif now - max(self._progress, self._asked) > self._settings.silence_s:
+            self._connect()
+        if self._epoch is None:
+            return
+        if now >= self._next_check:
+            self._next_check = now + (0.02 if self._finishing is not None else 0.5)
+            self._check_ends()
+            if not waits:
+                self._send("ping", clock=time.monotonic_ns())
+        if now >= self._next_usage:
+            self._next_usage = now + self._settings.usage_s
+            self._sample()
+
+    def _check_ends(self) -> None:
+        """Announces changes, and rings that have come to their end; says bye behind the last."""
+        for feed in self._open_feeds():
+            if feed.changed_identity() and not feed.final_sent:
+                self._announce(feed)
+            ended = self._finishing is not None or not feed.reader.alive()
+            if ended and feed.drained and not feed.final_sent:
+                feed.changed_identity()
+                feed.final_sent = True
+                self._announce(feed, final=True)
+        if self._finishing is not None and not self._said_bye and not self._open_feeds():
+            self._said_bye = True
+            self._asked = time.monotonic()
+            rings = {feed.id: feed.acked for feed in self._feeds.values()}
+            lost = {feed.id: feed.identity["lost"] for feed in self._feeds.values() if feed.identity["lost"]}
+            self._send("bye", host=self._host, rings=rings, lost=lost, left_out=self._left_out)
+
+    def _sample(self) -> None:
+        """Memory of the node and of every process that records."""
+        processes = []
+        for feed in self._open_feeds():
+            pid = int(feed.identity["pid"])
+            try:
+                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            if pages:  # 0: a zombie
+                processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
+        if processes and not self._said_bye:
+            total, available = node_memory()
+            node = {"device": "cpu", "used": total - available, "total": total}
+            self._send("usage", ts=time.monotonic_ns(), processes=processes, **node)
+
+    # --- the aggregator -----------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """A new socket, without what was queued in the old one, and hello."""
+        if self._socket is not None:
+            self._socket.close(linger=0)
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is queued
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+        self._socket.connect(str(self._session["endpoint"]))
+        self._hello()
+
+    def _hello(self) -> None:
+        self._epoch = None
+        self._said_bye = False
+        self._asked = time.monotonic()
+        self._send("hello", host=self._host, agent_pid=os.getpid(), clock=time.monotonic_ns())
+
+    def _send(self, kind: str, **content: Any) -> None:
+        assert self._socket is not None
+        self._socket.send(wire.pack(kind, self._name, **content), copy=False)
+
+    def _receive(self, wait_ms: int) -> bool:
+        """Takes all answers there are, after waiting for the first. True when we may go."""
+        assert self._socket is not None
+        if not self._socket.poll(wait_ms):
+            return False
+        while True:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            try:
+                message = wire.unpack(data, self._name, wire.SHARD_TYPES)
+                if self._take(message):
+                    return True
+            except wire.WireError as error:
+                say(f"an answer of the aggregator was not understood: {error}")
+
+    def _take(self, message: dict[str, Any]) -> bool:
+        kind = message["type"]
+        if kind == "finished":
+            return self._said_bye
+        if kind == "welcome":
+            self._welcomed(message)
+        elif self._epoch is None:
+            pass  # meant for the time before our hello
+        elif message.get("epoch") != self._epoch:
+            self._hello()  # the aggregator is a new one
+        elif kind == "ack":
+            self._acknowledged(message)
+        elif kind == "refuse":
+            self._refused_by_shard(message)
+        return False
+
+    def _welcomed(self, message: dict[str, Any]) -> None:
+        self._epoch = wire.number(message, "epoch")
+        stored = wire.mapping(message, "stored")
+        for feed in self._open_feeds():
+            offset = int(stored.get(feed.id, 0))
+            feed.acknowledge(offset)
+            feed.rewind(offset)
+            feed.announced = feed.final_sent = False
+
+    def _acknowledged(self, message: dict[str, Any]) -> None:
+        feed = self._by_id.get(wire.number(message, "ring"))
+        if feed is None or feed.done:
+            return
+        offset = wire.number(message, "offset")
+        if feed.acknowledge(offset):
+            self._progress = time.monotonic()
+        if message.get("rewind") and message.get("round") == feed.round:
+            feed.rewind(offset)
+        if message.get("final") and feed.final_sent and feed.drained:
+            self._progress = time.monotonic()
+            if feed.reader.alive():
+                feed.done = True  # told to finish while it runs: its file goes with the session directory
+            else:
+                feed.remove()
+
+    def _refused_by_shard(self, message: dict[str, Any]) -> None:
+        say(f"the aggregator refused a message: {message.get('reason')}")
+        if "ring" not in message:
+            return
+        feed = self._by_id.get(wire.number(message, "ring"))
+        if feed is None or feed.done:
+            return
+        if "length" not in message:
+            self._hello()
+            return
+        # A batch that it cannot take would be refused for ever: left out, and counted on both sides.
+        self._left_out["refused_batches"] += 1
+        after = wire.number(message, "offset") + wire.number(message, "length")
+        if feed.acked <= after <= feed.reader.head:
+            feed.acknowledge(after)
+            feed.rewind(after)
+            self._announce(feed)
+
+    def _finished_elsewhere(self) -> bool:
+        """Did an agent before us say bye, and the aggregator finish?"""
+        if self._open_feeds():
+            return False
+        try:
+            info = json.loads((Path(str(self._session["run"])) / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return bool(info.get("drained"))
+
+
+def node_memory() -> tuple[int, int]:
+    """Total and available bytes of the node."""
+    found = {}
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found[name] = int(rest.split()[0]) << 10
+    return found.get("MemTotal", 0), found.get("MemAvailable", 0)
+
+
+def say(text: str) -> None:
+    print(f"[msmemscope] agent: {text}", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m msmemscope.collect.agent SESSION_DIR", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; the supervisor tells us what follows
+    directory = Path(arguments[0])
+    try:
+        session = json.loads((directory / "session.json").read_text(encoding="utf-8"))
+        lock = os.open(directory / "agent.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a ring has one reader; held until this process ends
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        agent = Agent(directory, session)
+    except BlockingIOError:
+        say(f"another agent serves {directory}")
+        return MemscopeError.exit_status
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        say(f"{directory}/session.json cannot be used: {error}")
+        return MemscopeError.exit_status
+
+    def on_sigterm(*_: object) -> None:
+        agent.finish_asked = True
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        return agent.run()
+    except MemscopeError as error:
+        say(str(error))
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

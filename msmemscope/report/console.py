@@ -1,0 +1,343 @@
+"""The verdict as text: what a tired engineer reads when the job has ended.
+
+In: an analysed run. Out: one text for stderr (stdout belongs to the watched program) or a file: who took part and what
+was lost, the findings as sentences, a table of the ranks, then upstream's blocks per device: the leaked blocks and the
+gap table, in upstream's shape (docs/formats.md, "Console").
+
+On a terminal rich colours and folds the same sections; nothing is said in one form only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name
+from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.gaps import PoolGaps, gap_table
+from msmemscope.errors import InputError
+from msmemscope.report.analysed import Analysis, Progress, analyse
+from msmemscope.report.dump_rows import frame_text, printable
+from msmemscope.report.summary import Holding, Summary
+from msmemscope.tables import Run
+
+MIB = 1 << 20
+_FRAMES = 6  # of a finding's stack
+_ROWS = 32  # of the table of ranks
+_DEVICES = 8  # with a block of their own in upstream's part
+_BLOCKS = 4  # lines of leaked blocks per device
+
+# Upstream's words for the pools it checks; pools it does not know are called by their own name.
+_POOL_TITLES = {
+    "PTA": "Pytorch Caching memory pool",
+    "ATB": "ATB memory pool",
+    "MINDSPORE": "Mindspore memory pool",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title (may be empty), lines, or a table of texts. `tone`: good, bad, doubt or plain."""
+
+    title: str = ""
+    lines: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    tone: str = "plain"
+
+
+def sections(analysis: Analysis, rank: int | None = None) -> list[Section]:
+    """Everything that is said, in order. `rank`: only this rank, without limits on the number of lines."""
+    summary = analysis.summary
+    return [
+        _job(summary),
+        *_findings(summary, rank),
+        *_ranks(summary, rank),
+        *_leaked_blocks(analysis, rank),
+        *_gaps(analysis, rank),
+        *([_verdict(analysis)] if rank is None else []),
+    ]
+
+
+def plain_text(analysis: Analysis, rank: int | None = None) -> str:
+    return "\n".join(line for section in sections(analysis, rank) for line in _plain(section))
+
+
+def summary_text(path: str | Path, *, rank: int | None = None, progress: Progress | None = None) -> str:
+    """What `msmemscope summary` prints. RunError for a directory that is no run; InputError for an unknown rank."""
+    run = Run(path)
+    if rank is not None and rank not in run.ranks:
+        there = f"its ranks are {fold_ranks(run.ranks)}" if run.ranks else "its processes are no ranks"
+        raise InputError(f"{path}: no rank {rank} was recorded; {there}")
+    return plain_text(analyse(run, progress=progress), rank)
+
+
+def print_text(text: str, stream: IO[str] | None = None) -> None:
+    """Prints a finished text (summary.txt): coloured on a terminal, as it is elsewhere."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        stream.write(text + "\n")
+        stream.flush()
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    for line in text.splitlines():
+        style = next((style for mark, style in _STYLES if line.startswith(mark)), "")
+        console.print(Text(line, style=style))
+
+
+_STYLES = (
+    ("LEAK", "bold red"),
+    ("====== ERROR", "red"),
+    ("====== SUMMARY", "red"),
+    ("No leak", "bold green"),
+    ("Lost", "yellow"),
+    ("Doubtful", "yellow"),
+    ("Missing", "yellow"),
+    ("Note", "yellow"),
+    ("==", "bold"),
+    ("msMemScope", "bold"),
+)
+
+
+def _plain(section: Section) -> Iterator[str]:
+    if section.title:
+        yield section.title
+    yield from section.lines
+    if section.rows:
+        table = (section.header, *section.rows)
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            cells = (
+                c.ljust(w) if i in (1, 2) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            yield ("  " + "  ".join(cells)).rstrip()
+    yield ""
+
+
+# --- the job ------------------------------------------------------------------------------------------------------
+
+
+def _job(summary: Summary) -> Section:
+    ranks = f"ranks {fold_ranks(summary.ranks)} of {summary.world_size}" if summary.ranks else "no ranks"
+    hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {', '.join(summary.hosts) or 'unknown'}"
+    processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
+    lines = [f"{ranks} on {hosts}, {processes}"]
+    if summary.attempts > 1:
+        lines[0] += f", {summary.attempts} attempts"
+    if summary.last_step is None:
+        lines.append(f"{summary.events:,} events; no complete step was seen")
+    else:
+        lines.append(f"{summary.events:,} events in steps {summary.first_step}-{summary.last_step}")
+    if summary.missing_ranks:
+        lines.append(f"Missing: ranks {fold_ranks(summary.missing_ranks)} never reported")
+    if summary.losses:
+        lines.append("Lost: " + ", ".join(f"{name} {n:,}" for name, n in sorted(summary.losses.items())))
+    if summary.doubtful:
+        what = ", ".join(f"{kind} {n:,}" for kind, n in sorted(summary.doubtful.items()))
+        lines.append(f"Doubtful: {what}")
+    return Section(
+        title=f"msMemScope {printable(summary.run)}: {printable(summary.program) or 'unknown program'}",
+        lines=tuple(lines),
+    )
+
+
+# --- findings -----------------------------------------------------------------------------------------------------
+
+
+def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
+    leaks = [finding for finding in summary.leaks if rank is None or rank in finding.ranks]
+    if leaks:
+        for number, finding in enumerate(leaks, 1):
+            yield Section(title=f"LEAK {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="bad")
+    elif not summary.leaks_looked_for:
+        yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
+    elif summary.last_step is not None and not summary.notes:
+        yield Section(title="No leak was found." if rank is None else f"No leak was found on rank {rank}.", tone="good")
+    for note in summary.notes:
+        if rank is None or not note.ranks or rank in note.ranks:
+            yield Section(title=f"Note: {note.sentence}", tone="doubt")
+
+
+def _excerpt(finding: Finding) -> Iterator[str]:
+    """The frames a reader needs: the innermost one that is the user's, and who called it."""
+    frames = finding.site
+    first = user_index(frames) if frames else 0
+    if first > 0:
+        yield f"    {frame_text(frames[0])}"
+        if first > 1:
+            yield f"    ... {first - 1} more"
+    for frame in frames[first : first + _FRAMES]:
+        yield f"    {frame_text(frame)}"
+    if len(frames) > first + _FRAMES:
+        yield f"    ... {len(frames) - first - _FRAMES} more"
+    absorbed = finding.evidence.get("absorbed") or []
+    if absorbed:
+        kept = sorted(absorbed, key=lambda part: -part["bytes_per_step"])
+        yield f"    with it are kept, per step and rank ({len(absorbed)} lines):"
+        for part in kept[:3]:
+            yield f"      {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
+    if finding.advice:
+        yield f"    {finding.advice}"
+
+
+def _verdict(analysis: Analysis) -> Section:
+    """The last line, which stays in sight however long the rest was."""
+    leaks = analysis.summary.leaks
+    if leaks:
+        said = "; ".join(f"{_who(finding)} at {Path(finding.file).name}:{finding.line}" for finding in leaks[:3])
+        more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
+        verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {said}{more}"
+    elif not analysis.summary.leaks_looked_for or analysis.summary.notes or analysis.summary.last_step is None:
+        verdict = "nothing can be said about leaks"
+    else:
+        verdict = "no leak found"
+    return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path.resolve()}",))
+
+
+def _who(finding: Finding) -> str:
+    if not finding.ranks:
+        return "the program"
+    return f"rank{'' if len(finding.ranks) == 1 else 's'} {fold_ranks(finding.ranks)}"
+
+
+# --- ranks --------------------------------------------------------------------------------------------------------
+
+
+def _ranks(summary: Summary, rank: int | None) -> Iterator[Section]:
+    chosen = [h for h in summary.holdings if rank is None or h.rank == rank]
+    if not chosen:
+        return
+    shown = chosen
+    if rank is None and len(chosen) > _ROWS:
+        shown = sorted(chosen, key=lambda h: (-h.leaked_bytes, -h.peak_bytes))[:_ROWS]
+        shown = sorted(shown, key=lambda h: (-1 if h.rank is None else h.rank, h.attempt, h.device, h.pool))
+    yield Section(
+        header=("rank", "device", "pool", "peak", "last step", "growth/step", "leaks", "leaked"),
+        rows=tuple(_row(holding) for holding in shown),
+    )
+    if len(shown) < len(chosen):
+        yield Section(lines=(f"  ... {len(chosen) - len(shown)} more rows: cluster/summary.json",))
+
+
+def _row(holding: Holding) -> tuple[str, ...]:
+    rank = "-" if holding.rank is None else str(holding.rank)
+    return (
+        f"{rank} (attempt {holding.attempt})" if holding.attempt else rank,
+        holding.device,
+        holding.pool,
+        format_bytes(holding.peak_bytes),
+        format_bytes(holding.end_bytes),
+        format_bytes(holding.growth_per_step),
+        str(holding.leaks) if holding.leaks else "-",
+        format_bytes(holding.leaked_bytes) if holding.leaks else "-",
+    )
+
+
+# --- upstream's blocks per device -----------------------------------------------------------------------------------
+
+
+def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
+    """Upstream's list of blocks at exit, but of those only that the leak analysis stands for.
+
+    Upstream lists whatever outlived a step once, freed since or not; here a block is listed when it was alive at the
+    end of the last complete step and was allocated by a finding's line, on its ranks, in its steps.
+    """
+    devices = list(_blocks_by_device(analysis, rank))
+    for number, (name, rows) in enumerate(devices):
+        if rank is None and number == _DEVICES:
+            yield Section(
+                lines=(
+                    f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --rank R",
+                )
+            )
+            return
+        live = analysis.leaked
+        shown = rows if rank is not None else rows[:_BLOCKS]
+        lines = [
+            f"{_pool_title(pool_name(int(live['pool'][row])))}: {int(live['size'][row]) / MIB:.6f} MB at "
+            # Upstream's kernel_<k> counts the kernel launches seen so far; no source records launches yet.
+            f"{int(live['ptr'][row]):#x}, kernel_0, allocated in step {int(live['step'][row])}"
+            for row in shown.tolist()
+        ]
+        if len(shown) < len(rows):
+            lines.append(f"... and {len(rows) - len(shown)} more blocks")
+        total = int(live["size"][rows].sum()) / MIB
+        lines.append(f"====== SUMMARY: {total:.6f} MB leaked in {len(rows)} allocations ======")
+        yield Section(title=f"====== ERROR: memory leaks on device {name} ======", lines=tuple(lines), tone="bad")
+
+
+def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[str, Any]]:
+    tracked, live = analysis.tracked, analysis.leaked
+    leaks = analysis.summary.leaks
+    if not leaks or not len(live["ptr"]):
+        return
+    marks = np.zeros(len(live["ptr"]), bool)
+    ranks = tracked.ranks[live["process"]]
+    stacks = np.where(live["stack_py"] != 0, live["stack_py"], live["stack_c"])
+    distinct, inverse = np.unique(stacks, return_inverse=True)
+    lines = [_user_line(analysis.run.stack(int(stack))) for stack in distinct]
+    for finding in leaks:
+        wanted = {
+            (finding.file, finding.line),
+            *((p["file"], p["line"]) for p in finding.evidence.get("absorbed") or []),
+        }
+        match = np.array([line in wanted for line in lines], bool)[inverse]
+        match &= np.isin(ranks, finding.ranks) if finding.ranks else ranks < 0
+        match &= (live["step"] >= finding.first_step) & (live["step"] <= finding.last_step)
+        marks |= match & np.array([pool_name(int(p)) == finding.pool for p in range(256)])[live["pool"]]
+    if rank is not None:
+        marks &= ranks == rank
+    rows = np.flatnonzero(marks)
+    keys = np.stack([ranks[rows], live["device_type"][rows], live["device"][rows]], axis=1)
+    distinct_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
+    for number, (owner, device_type, device) in enumerate(distinct_keys.tolist()):
+        mine = rows[inverse.reshape(-1) == number]
+        name = device_name(device_type, device)
+        yield (
+            name if owner < 0 else f"{name} of rank {owner}",
+            mine[np.lexsort((live["allocation_id"][mine], live["step"][mine]))],
+        )
+
+
+def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:
+    if not frames:
+        return None
+    frame = frames[user_index(frames)]
+    return frame.file, frame.line
+
+
+def _gaps(analysis: Analysis, rank: int | None) -> Iterator[Section]:
+    tracked = analysis.tracked
+    tables = [table for table in gap_table(tracked.steps) if table.smallest or table.largest]
+    mine = [
+        t for t in tables if tracked.processes[t.process].is_main and (rank is None or tracked.ranks[t.process] == rank)
+    ]
+    shown = mine if rank is not None else mine[:_DEVICES]
+    for table in shown:
+        number = tracked.ranks[table.process]
+        device = table.device if number < 0 else f"{table.device} of rank {number}"
+        yield Section(lines=tuple(_gap_lines(table, device)))
+    if len(shown) < len(mine):
+        yield Section(
+            lines=(f"... and {len(mine) - len(shown)} more: msmemscope summary {analysis.run.path} --rank R",)
+        )
+
+
+def _gap_lines(table: PoolGaps, device: str) -> Iterable[str]:
+    yield f"======= {_pool_title(table.pool)}: least and most of its memory kept within a step, device {device} ======="
+    yield " " * 8 + "".join(f"{title:<25}" for title in ("MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId")).rstrip()
+    for word, gap in (("MinGap", table.smallest), ("MaxGap", table.largest)):
+        ratio, low, step = (gap.ratio, gap.min_bytes, gap.step) if gap else (0.0, 0, 0)
+        yield f"{word:<8}{100 * ratio:<25.4f}{low / MIB:<25.4f}{step}"
+
+
+def _pool_title(pool: str) -> str:
+    return _POOL_TITLES.get(pool, f"{pool} memory pool")

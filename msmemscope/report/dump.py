@@ -1,0 +1,432 @@
+"""Upstream's per-process, per-device files: memscope_dump_<time>.csv or .db, made from a run.
+
+In: the events of a run, rank by rank, in bounded memory. Out: below `out`,
+`msmemscope_<pid>_<time>_ascend/device_<n>/dump/memscope_dump_<time>.csv` (docs/formats.md).
+
+What holds in every file, where upstream's did not:
+* rows are chronological and no two have the same time: a row that is not later than the one before it is moved
+  to one nanosecond after it, so that sorting by time, however done, gives the order of the accounting;
+* `used` is the running sum of the rows of the same Event Type, on every MALLOC and FREE row;
+* every MALLOC row has exactly one FREE row. One that nobody did is marked `shadow:true`: of a block alive at the
+  end, of a block whose address was given out again without a FREE having been seen, and of a block freed outside
+  the selected steps. A FREE of a block that was never seen has no row; it is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import event_columns, rows_by_ring
+from msmemscope.report.analysed import Progress
+from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
+from msmemscope.report.dump_rows import (
+    CPU,
+    DUMPED_KINDS,
+    IS_DUMPED,
+    IS_MEMORY,
+    IS_SHARED,
+    NOT_APPLICABLE,
+    Columns,
+    RowBuilder,
+    device_id,
+    distinct_codes,
+    event_type,
+    kind_mask,
+    stack_text,
+)
+from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Process, Run
+
+FORMATS = ("csv", "db")
+EVENTS = ("alloc", "free", "launch", "access")  # the words of --events
+
+# Rows held back while sorting by time. Threads of a process read the clock before they take their place in the
+# ring, so neighbours may be swapped; a thread that sleeps in between for longer than this many events gets the
+# time of its neighbour instead.
+_WINDOW = 16_384
+_ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
+
+_KIND_OF_WORD = {
+    "alloc": (Kind.MALLOC,),
+    "free": (Kind.FREE,),
+    "access": (Kind.ACCESS,),
+    "launch": (Kind.OP_START, Kind.OP_END, Kind.KERNEL_LAUNCH, Kind.KERNEL_START, Kind.KERNEL_END),
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is written: the user's own --events, and --steps (empty: all of them)."""
+
+    events: frozenset[str] = frozenset(EVENTS)
+    steps: frozenset[int] = frozenset()
+    stack_depth: int | None = None  # innermost frames per row; None: as recorded
+
+    def kinds(self) -> list[int]:
+        left_out = {kind for word, kinds in _KIND_OF_WORD.items() if word not in self.events for kind in kinds}
+        return [int(kind) for kind in DUMPED_KINDS if kind not in left_out]
+
+
+@dataclass
+class DumpReport:
+    """What was written and what had no row."""
+
+    files: list[Path] = field(default_factory=list)
+    rows: int = 0
+    unknown_frees: int = 0  # FREE of a block that was never seen
+    replaced_blocks: int = 0  # address given out again without a FREE
+    moved_rows: int = 0  # time moved to stay behind the row before
+    moved_ns: int = 0  # the largest such move
+
+
+def write_dumps(
+    run: Run,
+    out: Path,
+    *,
+    file_format: str = "csv",
+    selection: Selection | None = None,
+    progress: Progress | None = None,
+) -> DumpReport:
+    """Writes the files of every process. OSError when the disk is full; nothing half stays behind."""
+    report = DumpReport()
+    selection = selection or Selection()
+    names = directory_names(run.processes)
+    wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
+    for done, rank in enumerate(wanted):
+        if progress:
+            progress(f"writing {file_format} files", done, len(wanted))
+        tracker = BlockTracker()
+        builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth)
+        writers: dict[int, _ProcessWriter] = {}
+        for index, process in enumerate(p for p in run.processes if p.rank == rank):
+            tracker.add_process(index, -1)
+            writers[process.ring] = _ProcessWriter(
+                process, index, tracker, builder, out / names[process.ring], file_format, selection, report
+            )
+        try:
+            for ring, columns in events_of_rank(run, rank):
+                if ring in writers:
+                    writers[ring].push(columns)
+            for writer in writers.values():
+                writer.finish()
+        except BaseException:
+            for writer in writers.values():
+                writer.discard()
+            raise
+    if progress:
+        progress(f"writing {file_format} files", len(wanted), len(wanted))
+    return report
+
+
+def directory_names(processes: Sequence[Process]) -> dict[int, str]:
+    """Ring -> `msmemscope_<pid>_<time>_ascend`, unique within the run although pids repeat over hosts and time."""
+    names: dict[int, str] = {}
+    for process in sorted(processes, key=lambda p: (p.created_ns + p.wall_offset_ns, p.ring)):
+        second = (process.created_ns + process.wall_offset_ns) // 1_000_000_000
+        while (name := f"msmemscope_{process.pid}_{_stamp(second)}_ascend") in names.values():
+            second += 1
+        names[process.ring] = name
+    return names
+
+
+def affordable_stack_depth(run: Run, sites: dict[str, Any], limit_bytes: int) -> int | None:
+    """How many frames per row keep the stack cells below `limit_bytes`; None: all of them.
+
+    Upstream writes the whole stack into every row, kilobytes each. `sites` is the tracker's table of call stacks
+    with the number of their allocations; frees are taken to be as many, with stacks as long.
+    """
+    counts: dict[int, int] = {}
+    for column in ("stack_py", "stack_c"):
+        for stack, allocs in zip(sites[column].tolist(), sites["allocs"].tolist(), strict=True):
+            if stack:
+                counts[stack] = counts.get(stack, 0) + 2 * allocs
+    lengths = {stack: _lengths(run.stack(stack)) for stack in counts}
+    for depth in (None, 16, 8, 4, 2, 1):
+        total = sum(
+            n * lengths[stack][-1 if depth is None else min(depth, len(lengths[stack]) - 1)]
+            for stack, n in counts.items()
+        )
+        if total <= limit_bytes:
+            return depth
+    return 0
+
+
+def _lengths(frames: Sequence[Any]) -> list[int]:
+    """Bytes of the text of the innermost 0, 1, 2, ... frames."""
+    sums = [0]
+    for frame in frames:
+        sums.append(sums[-1] + len(stack_text((frame,))))
+    return sums
+
+
+def events_of_rank(run: Run, rank: int | None) -> Iterator[tuple[int, Columns]]:
+    """The events of one rank (None: of the processes that are no rank) as numpy columns, ring by ring."""
+    rings = {process.ring for process in run.processes if process.rank == rank}
+    for batch in run.events(rank=rank, columns=[*EVENT_COLUMNS, "ring"]):
+        columns = event_columns(batch, tuple(EVENT_COLUMNS))
+        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            if ring in rings:
+                yield ring, {name: column[rows] for name, column in columns.items()}
+
+
+class Chronology:
+    """Sorts a nearly sorted stream by time, holding back a window of rows. Equal times keep their order."""
+
+    def __init__(self, window: int = _WINDOW) -> None:
+        self._window = window
+        self._held: Columns | None = None
+
+    def push(self, columns: Columns) -> Columns | None:
+        held = self._sorted(columns)
+        ready = len(held["ts"]) - self._window
+        if ready <= 0:
+            self._held = held
+            return None
+        self._held = {name: column[ready:] for name, column in held.items()}
+        return {name: column[:ready] for name, column in held.items()}
+
+    def rest(self) -> Columns | None:
+        held, self._held = self._held, None
+        return held
+
+    def _sorted(self, columns: Columns) -> Columns:
+        if self._held is not None:
+            columns = {name: np.concatenate([self._held[name], column]) for name, column in columns.items()}
+        ts = columns["ts"]
+        if len(ts) < 2 or (ts[1:] >= ts[:-1]).all():
+            return columns
+        order = np.argsort(ts, kind="stable")
+        return {name: column[order] for name, column in columns.items()}
+
+
+class _ProcessWriter:
+    """The files of one process. Rows come in as events in ring order and leave as rows in order of time."""
+
+    def __init__(
+        self,
+        process: Process,
+        index: int,
+        tracker: Any,
+        builder: RowBuilder,
+        directory: Path,
+        file_format: str,
+        selection: Selection,
+        report: DumpReport,
+    ) -> None:
+        self._process = process
+        self._index = index
+        self._tracker = tracker
+        self._builder = builder
+        self._directory = directory
+        self._format = file_format
+        self._selection = selection
+        self._report = report
+        self._kinds = kind_mask(selection.kinds())
+        self._steps = np.array(sorted(selection.steps), np.uint32)
+        self._chronology = Chronology()
+        self._files: dict[str, DumpFile] = {}
+        self._shared: list[Columns] = []  # rows that every device file shows, also one that is opened later
+        self._used: dict[tuple[str, str], int] = {}
+        self._pool_live: dict[tuple[str, int], int] = {}
+        self._next_id = 0
+        self._last_ts = 0
+        self._stamp = _stamp((process.created_ns + process.wall_offset_ns) // 1_000_000_000)
+
+    def push(self, columns: Columns) -> None:
+        columns = self._chosen_steps(columns)
+        for start in range(0, len(columns["ts"]), _ROWS_AT_ONCE):
+            self._take(self._chronology.push(_cut(columns, start, start + _ROWS_AT_ONCE)))
+
+    def finish(self) -> None:
+        """Writes what is held back and a FREE for every block that is alive, then puts the files in place."""
+        self._take(self._chronology.rest())
+        live = self._tracker.live()
+        mine = np.flatnonzero(live["process"] == self._index)
+        mine = mine[np.argsort(live["allocation_id"][mine], kind="stable")]
+        for start in range(0, len(mine), _ROWS_AT_ONCE):
+            self._write(_frees_of({name: column[mine[start : start + _ROWS_AT_ONCE]] for name, column in live.items()}))
+        for file in self._files.values():
+            file.close()
+            self._report.files.append(file.path)
+        self._files.clear()
+
+    def discard(self) -> None:
+        for file in self._files.values():
+            file.discard()
+
+    def _chosen_steps(self, columns: Columns) -> Columns:
+        """Drops what lies outside the selected steps, but no FREE: without it `used` would grow for ever."""
+        keep = IS_DUMPED[columns["kind"]]
+        if len(self._steps):
+            inside = np.isin(columns["step"], self._steps)
+            free = columns["kind"] == Kind.FREE
+            keep &= inside | free | (columns["kind"] == Kind.SYSTEM)
+            columns = {
+                **columns,
+                "flags": np.where(free & ~inside, columns["flags"] | np.uint8(Flag.SYNTHETIC), columns["flags"]),
+            }
+        return columns if keep.all() else {name: column[keep] for name, column in columns.items()}
+
+    def _take(self, columns: Columns | None) -> None:
+        """Asks the tracker which blocks the events belong to, and writes them."""
+        for start in range(0, 0 if columns is None else len(columns["ts"]), _ROWS_AT_ONCE):
+            assert columns is not None
+            rows = _cut(columns, start, start + _ROWS_AT_ONCE)
+            known = self._tracker.feed(self._index, len(rows["ts"]), rows | self._unwatched(len(rows["ts"])), True)
+            rows = {
+                **rows,
+                "allocation_id": known["allocation_id"].astype(np.int64),
+                "size": np.where(IS_MEMORY[rows["kind"]], known["size"], rows["size"]),
+            }
+            unknown = (rows["kind"] == Kind.FREE) & (rows["allocation_id"] == 0)
+            self._report.unknown_frees += int(unknown.sum())
+            rows = self._with_frees_of_replaced_blocks(rows, known)
+            keep = (rows["kind"] != Kind.FREE) | (rows["allocation_id"] != 0)
+            self._write(rows if keep.all() else {name: column[keep] for name, column in rows.items()})
+
+    @staticmethod
+    def _unwatched(n: int) -> Columns:
+        """Columns by which the tracker would keep tables per step and call stack: nobody asks for them here."""
+        return {name: np.zeros(n, np.dtype(EVENT_COLUMNS[name])) for name in ("step", "stack_py", "stack_c")}
+
+    def _with_frees_of_replaced_blocks(self, rows: Columns, known: dict[str, Any]) -> Columns:
+        at = np.flatnonzero(known["ended_id"])
+        if not len(at):
+            return rows
+        self._report.replaced_blocks += len(at)
+        new = {name: np.insert(column, at, column[at]) for name, column in rows.items()}
+        place = at + np.arange(len(at))  # of the new rows, each before the MALLOC that took the address
+        new["kind"][place] = Kind.FREE
+        new["flags"][place] = (new["flags"][place] & Flag.PINNED) | Flag.SYNTHETIC
+        new["allocation_id"][place] = known["ended_id"][at]
+        new["size"][place] = known["ended_size"][at]
+        new["total"][place] = -1
+        for name in ("stack_py", "stack_c"):
+            new[name][place] = 0
+        return new
+
+    def _write(self, rows: Columns) -> None:
+        """Times, running sums and ids; then every file its rows."""
+        if not len(rows["ts"]):
+            return
+        rows = dict(rows)
+        rows["ts"] = self._later_and_later(rows["ts"])
+        homes = self._homes(rows)
+        rows["used"], rows["pool_live"] = self._running_sums(rows, homes)
+        keep = self._kinds[rows["kind"]]
+        rows = {name: column[keep] for name, column in rows.items()}
+        homes = homes[keep]
+        n = len(homes)
+        rows["id"] = np.arange(self._next_id, self._next_id + n)
+        self._next_id += n
+        shared = homes == ""
+        for home in dict.fromkeys([*self._files, *_present(homes[~shared])]):
+            file = self._files.get(home)
+            if file is None:
+                file = self._open(home)
+                for earlier in self._shared:
+                    file.write(self._builder.rows(earlier, pid=self._process.pid, home=home))
+            mine = np.flatnonzero(shared | (homes == home))
+            if len(mine):
+                self._report.rows += len(mine)
+                chosen = {name: column[mine] for name, column in rows.items()}
+                file.write(self._builder.rows(chosen, pid=self._process.pid, home=home))
+        if shared.any():
+            self._shared.append({name: column[shared] for name, column in rows.items()})
+
+    def _open(self, home: str) -> DumpFile:
+        directory = self._directory / f"device_{home}" / "dump"
+        # Directories 0750 as upstream's; the files themselves are 0600.
+        for path in reversed((directory, *directory.parents[:2])):
+            path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        file = open_dump(directory / f"memscope_dump_{self._stamp}.{self._format}", self._format)
+        self._files[home] = file
+        return file
+
+    def _later_and_later(self, ts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Wall clock; every row at least one nanosecond after the one before."""
+        wall = ts.astype(np.int64) + self._process.wall_offset_ns
+        ramp = np.arange(len(wall))
+        later = np.maximum(np.maximum.accumulate(wall - ramp), self._last_ts + 1) + ramp
+        moved = later - wall
+        self._report.moved_rows += int(np.count_nonzero(moved))
+        self._report.moved_ns = max(self._report.moved_ns, int(moved.max()))
+        self._last_ts = int(later[-1])
+        return later
+
+    def _homes(self, rows: Columns) -> np.ndarray[Any, Any]:
+        """The Device Id of the file each row belongs to; empty for rows that stand in all of them."""
+        codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) + 1)
+        distinct, inverse = distinct_codes(codes)
+        names = [device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct]
+        # A row that names no device (an operator, a mark) goes to the accelerator of the process, else to the CPU.
+        accelerators = sorted(home for home in {*names, *self._files} if home not in (CPU, NOT_APPLICABLE))
+        fallback = accelerators[0] if accelerators else CPU
+        texts = np.array([fallback if name == NOT_APPLICABLE else name for name in names], dtype="U8")
+        homes = np.repeat(texts, len(codes)) if inverse is None else texts[inverse]
+        homes[IS_SHARED[rows["kind"]]] = ""
+        return homes
+
+    def _running_sums(self, rows: Columns, homes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """`used` by file and Event Type, and the live bytes by file and pool, after each row."""
+        kinds = rows["kind"]
+        delta = np.where(kinds == Kind.MALLOC, rows["size"], np.where(kinds == Kind.FREE, -rows["size"], 0))
+        used, pool_live = rows["used"].copy(), np.full(len(kinds), -1, np.int64)
+        memory = IS_MEMORY[kinds]
+        places = _present(homes[memory])
+        codes = rows["pool"].astype(np.int64) << 8 | rows["device_type"]
+        for home in places:
+            here = memory if len(places) == 1 else memory & (homes == home)
+            pools, _ = distinct_codes(codes[here])
+            types = {code: event_type(code >> 8, code & 255) for code in pools}
+            for code in pools:
+                at = np.flatnonzero(here & (codes == code))
+                pool_live[at] = self._accumulate(self._pool_live, (home, code), delta[at])
+            for name in set(types.values()):
+                at = np.flatnonzero(here & np.isin(codes, [code for code in pools if types[code] == name]))
+                used[at] = self._accumulate(self._used, (home, name), delta[at])
+        return used, pool_live
+
+    @staticmethod
+    def _accumulate(sums: dict[Any, int], key: Any, delta: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        running = np.cumsum(delta) + sums.get(key, 0)
+        sums[key] = int(running[-1])
+        return running
+
+
+def _frees_of(live: dict[str, Any]) -> Columns:
+    """Synthetic FREE events of live blocks; their time is set when they are written, after everything else."""
+    n = len(live["ptr"])
+    columns = {name: np.zeros(n, np.dtype(kind)) for name, kind in EVENT_COLUMNS.items()}
+    for name in ("ptr", "size", "tid", "device", "device_type", "pool"):
+        columns[name] = live[name].astype(columns[name].dtype)
+    columns["kind"][:] = Kind.FREE
+    columns["flags"][:] = (live["flags"] & Flag.PINNED) | Flag.SYNTHETIC
+    columns["used"][:] = -1
+    columns["total"][:] = -1
+    columns["allocation_id"] = live["allocation_id"].astype(np.int64)
+    return columns
+
+
+def _present(homes: np.ndarray[Any, Any]) -> list[str]:
+    """The different values of a column in which equal ones mostly stand together."""
+    changes = np.r_[True, homes[1:] != homes[:-1]][: len(homes)]
+    return list(dict.fromkeys(homes[changes].tolist()))
+
+
+def _cut(columns: Columns, start: int, stop: int) -> Columns:
+    return {name: column[start:stop] for name, column in columns.items()}
+
+
+def _stamp(second: int) -> str:
+    """Local time as upstream writes it into names."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(second))

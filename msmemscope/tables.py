@@ -1,0 +1,253 @@
+"""A run on disk, for reading: what happened, in which processes, and what the ids stand for.
+
+In: the directory that the aggregator made (see docs/formats.md). Out: Arrow record batches, one Parquet row group
+at a time, so that a run larger than memory can be walked through. Nothing here writes. A part that cannot be read
+is left out and named in ``Run.skipped``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from msmemscope.errors import RunError
+from msmemscope.vocabulary import EVENT_COLUMNS
+
+SCHEMA_VERSION = 1
+BATCH_ROWS = 1 << 17
+UNKNOWN_TEXT = "unknown"
+
+# Key of a part's metadata: what the part holds of which ring,
+# {"<ring id, 16 hex digits>": {"ranges": [[from_offset, to_offset], ...], "rows", "first_ts", "last_ts",
+#                               "holes", "invalid"}}
+RINGS_KEY = b"memscope.rings"
+
+_ARROW = {"u1": pa.uint8(), "u4": pa.uint32(), "u8": pa.uint64(), "i2": pa.int16(), "i8": pa.int64()}
+EVENT_SCHEMA = pa.schema(
+    [pa.field(name, _ARROW[dtype[1:]], nullable=False) for name, dtype in EVENT_COLUMNS.items()]
+    + [pa.field("pid", pa.int32(), nullable=False), pa.field("ring", pa.uint64(), nullable=False)]
+)
+STRING_SCHEMA = pa.schema([("id", pa.uint64()), ("text", pa.string())])
+FRAME_SCHEMA = pa.schema(
+    [("id", pa.uint64()), ("file", pa.uint64()), ("function", pa.uint64()), ("line", pa.uint32()), ("kind", pa.uint8())]
+)
+STACK_SCHEMA = pa.schema([("id", pa.uint64()), ("kind", pa.uint8()), ("frames", pa.list_(pa.uint64()))])
+USAGE_SCHEMA = pa.schema(
+    [
+        ("ts", pa.uint64()),
+        ("rank", pa.int32()),
+        ("pid", pa.int32()),
+        ("device", pa.string()),
+        ("used", pa.int64()),
+        ("total", pa.int64()),
+        ("process_used", pa.int64()),
+        ("rss", pa.int64()),
+        ("ring", pa.uint64()),
+    ]
+)
+
+Bad = (OSError, pa.ArrowException, ValueError)  # what pyarrow raises over a damaged file
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that recorded something. Times are CLOCK_MONOTONIC ns of its host."""
+
+    ring: int
+    rank: int | None
+    local_rank: int
+    world_size: int
+    group_rank: int
+    attempt: int
+    pid: int
+    ppid: int
+    parent_ring: int
+    host: str
+    program: str
+    role: str
+    created_ns: int
+    wall_offset_ns: int  # add to a ts of the process: wall clock
+    closed: bool = False  # it said goodbye: not killed
+    lost: dict[str, int] = field(default_factory=dict)  # kind -> events dropped because its ring was full
+
+    @property
+    def is_main(self) -> bool:
+        """The rank's own process, not a worker that it started."""
+        return self.parent_ring == 0
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Process:
+        known = {name: entry[name] for name in cls.__dataclass_fields__ if name in entry}
+        known["ring"] = int(entry["ring"], 16)
+        known["parent_ring"] = int(entry["parent_ring"], 16)
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    function: str
+    line: int
+    kind: str  # "python" | "native"
+
+
+class Run:
+    """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.skipped: list[str] = []
+        try:
+            info = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{path}: not a run directory (it has no run.json)") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: run.json cannot be read: {error}") from error
+        if not isinstance(info, dict) or info.get("schema") != SCHEMA_VERSION:
+            found = info.get("schema") if isinstance(info, dict) else None
+            raise RunError(f"{path}: tables of schema {found!r}; this version reads {SCHEMA_VERSION}")
+        self.info: dict[str, Any] = info
+        try:
+            self.processes = [Process.from_json(entry) for entry in info.get("processes", [])]
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: run.json describes a process wrongly: {error!r}") from error
+        self._defined: dict[str, _Definitions] = {}
+        self._frames: dict[int, Frame] = {}
+        self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded something."""
+        return sorted({process.rank for process in self.processes if process.rank is not None})
+
+    def events(
+        self,
+        *,
+        rank: int | None = None,
+        columns: Sequence[str] | None = None,
+        kinds: Collection[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of events; those of one ring come in the order in which they were recorded.
+
+        rank: only its processes; None: everything, also processes that belong to no rank. columns: of
+        EVENT_SCHEMA, None: all. kinds: only these (vocabulary.Kind). Memory: one row group.
+        """
+        wanted = list(columns) if columns is not None else EVENT_SCHEMA.names
+        read = list(dict.fromkeys([*wanted, *(["kind"] if kinds is not None else [])]))
+        rings = None if rank is None else {process.ring for process in self.processes if process.rank == rank}
+        for path in self._event_parts():
+            try:
+                file = pq.ParquetFile(path)
+                inside = part_rings(file.schema_arrow.metadata)
+                if rings is not None and not rings & inside.keys():
+                    continue
+                mixed = rings is not None and not inside.keys() <= rings
+                names = list(dict.fromkeys([*read, "ring"])) if mixed else read
+                batches = file.iter_batches(batch_size=BATCH_ROWS, columns=names)
+            except Bad as error:
+                self._skip(path, error)
+                continue
+            while True:
+                try:
+                    batch = next(batches, None)
+                except Bad as error:
+                    self._skip(path, error)
+                    break
+                if batch is None:
+                    break
+                if mixed and rings is not None:
+                    batch = batch.filter(pc.is_in(batch["ring"], pa.array(sorted(rings), pa.uint64())))
+                if kinds is not None:
+                    batch = batch.filter(pc.is_in(batch["kind"], pa.array(sorted(map(int, kinds)), pa.uint8())))
+                if batch.num_rows:
+                    yield batch.select(wanted)
+
+    def usage(self) -> pa.Table:
+        """The samples of memory use that the agents took: USAGE_SCHEMA."""
+        path = self.path / "usage.parquet"
+        if not path.exists():
+            return USAGE_SCHEMA.empty_table()
+        try:
+            return pq.read_table(path)
+        except Bad as error:
+            self._skip(path, error)
+            return USAGE_SCHEMA.empty_table()
+
+    def string(self, id: int) -> str:
+        """The text of a string id: "" for 0, "unknown" for one that was never defined."""
+        if id == 0:
+            return ""
+        found = self._definitions("strings", STRING_SCHEMA).get(id)
+        return UNKNOWN_TEXT if found is None else str(found["text"])
+
+    def stack(self, id: int) -> tuple[Frame, ...]:
+        """The frames of a stack id, innermost first; () for 0 and for one that was never defined."""
+        if id not in self._stacks:
+            found = self._definitions("stacks", STACK_SCHEMA).get(id)
+            self._stacks[id] = () if found is None else tuple(self._frame(frame) for frame in found["frames"])
+        return self._stacks[id]
+
+    # --- below: parts and definitions ---------------------------------------------------------------------
+
+    def _event_parts(self) -> list[Path]:
+        return sorted(
+            (self.path / "events").glob("rank=*/part-*.parquet"), key=lambda path: (path.parent.name, path.name)
+        )
+
+    def _skip(self, path: Path, error: Exception) -> None:
+        where = str(path.relative_to(self.path))
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not any(line.startswith(where + ":") for line in self.skipped):
+            self.skipped.append(f"{where}: {first_line}")
+
+    def _frame(self, id: int) -> Frame:
+        if id not in self._frames:
+            found = self._definitions("frames", FRAME_SCHEMA).get(id)
+            if found is None:
+                return Frame(UNKNOWN_TEXT, UNKNOWN_TEXT, 0, "python")
+            kind = "native" if found["kind"] else "python"
+            place = self.string(found["file"]), self.string(found["function"]), int(found["line"])
+            self._frames[id] = Frame(*place, kind)
+        return self._frames[id]
+
+    def _definitions(self, name: str, schema: pa.Schema) -> _Definitions:
+        if name not in self._defined:
+            tables = []
+            for path in sorted((self.path / name).glob("part-*.parquet")):
+                try:
+                    tables.append(pq.read_table(path, schema=schema))
+                except Bad as error:
+                    self._skip(path, error)
+            self._defined[name] = _Definitions(pa.concat_tables(tables) if tables else schema.empty_table())
+        return self._defined[name]
+
+
+class _Definitions:
+    """One table of definitions with its ids sorted; of several with one id the first holds."""
+
+    def __init__(self, table: pa.Table) -> None:
+        ids = table["id"].to_numpy()
+        self._ids, self._rows = np.unique(ids, return_index=True)
+        self._table = table
+
+    def get(self, id: int) -> dict[str, Any] | None:
+        at = int(np.searchsorted(self._ids, np.uint64(id)))
+        if at == len(self._ids) or int(self._ids[at]) != id:
+            return None
+        row = int(self._rows[at])
+        return {name: self._table[name][row].as_py() for name in self._table.column_names}
+
+
+def part_rings(metadata: dict[bytes, bytes] | None) -> dict[int, dict[str, Any]]:
+    """What a part holds of which ring; the entries are described at RINGS_KEY."""
+    if not metadata or RINGS_KEY not in metadata:
+        raise ValueError("not a part of an events table: its metadata names no ring")
+    return {int(ring, 16): dict(entry) for ring, entry in json.loads(metadata[RINGS_KEY]).items()}

@@ -1,0 +1,46 @@
+#include "hook/selection.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace memscope {
+
+Selection g_selection;
+
+namespace {
+
+// The mask that `word` adds for devices of `name`: all bits for "npu", one for "npu:3".
+u32 mask_of(const char* word, std::size_t length, const char* name) noexcept {
+    const std::size_t prefix = strlen(name);
+    if (length < prefix || strncmp(word, name, prefix) != 0) return 0;
+    if (length == prefix) return ~0u;
+    if (word[prefix] != ':') return 0;
+    const unsigned long index = strtoul(word + prefix + 1, nullptr, 10);
+    return index < 32 ? 1u << index : 0;
+}
+
+}  // namespace
+}  // namespace memscope
+
+extern "C" __attribute__((visibility("default"))) void memscope_set_devices(const char* list) {
+    using namespace memscope;
+    u32 cpu = 0, npu = 0, cuda = 0, automatic = 0;
+    while (*list != 0) {
+        const std::size_t length = strcspn(list, ",");
+        if (length == 4 && strncmp(list, "auto", 4) == 0) automatic = 1;
+        cpu |= mask_of(list, length, "cpu");
+        npu |= mask_of(list, length, "npu");
+        cuda |= mask_of(list, length, "cuda");
+        list += length + (list[length] == ',' ? 1 : 0);
+    }
+    if (automatic != 0) {
+        npu = cuda = ~0u;
+        // `auto,cpu` keeps the CPU whatever else there is: then it is not automatic any more.
+        automatic = cpu == 0 ? 1 : 0;
+        cpu = 1;
+    }
+    g_selection.cpu.store(cpu);
+    g_selection.npu.store(npu);
+    g_selection.cuda.store(cuda);
+    g_selection.is_auto.store(automatic);
+}

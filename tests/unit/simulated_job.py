@@ -1,0 +1,293 @@
+"""A simulated job: ranks that allocate and free blocks in a training loop, and the tables a tracker would make of it.
+
+Plain Python, deliberately unlike the native kernel: every block is an object, every table is counted out at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from msmemscope.vocabulary import DeviceType, Pool
+
+KIB, MIB = 1 << 10, 1 << 20
+TRAIN = "/home/user/project/train.py"
+MODEL = "/home/user/project/model.py"
+SITE = "/usr/lib/python3.11/site-packages/torch/"
+MODULE = SITE + "nn/modules/module.py"
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    function: str
+    line: int
+    kind: str = "python"
+
+
+@dataclass(frozen=True)
+class Process:
+    ring: int
+    rank: int | None
+    parent_ring: int = 0
+    host: str = "node0"
+    attempt: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        return self.parent_ring == 0
+
+
+@dataclass(eq=False)
+class Block:
+    site: tuple[Any, ...]
+    size: int
+    born: int
+
+
+def at(line: int, file: str = TRAIN, function: str = "main") -> Frame:
+    return Frame(file, function, line)
+
+
+def stack(*user: Frame, inner: tuple[Frame, ...] = ()) -> tuple[Frame, ...]:
+    """A stack of user frames, innermost first, under the script's module level."""
+    return (*inner, *user, Frame(TRAIN, "<module>", 900))
+
+
+def forward(line: int, *, layer: str = "linear", statement: int = 20, user: bool = True) -> tuple[Frame, ...]:
+    """An allocation in a layer that model.py:`line` calls, under `train.py:statement`."""
+    calls = (Frame(MODULE, "_call_impl", 1780), Frame(MODULE, "_wrapped_call_impl", 1769))
+    inner = (
+        Frame(SITE + "nn/functional.py", layer, 77),
+        Frame(SITE + f"nn/modules/{layer}.py", "forward", 125),
+        *calls,
+    )
+    between = (
+        (Frame(MODEL, "forward", line), *calls)
+        if user
+        else (Frame(SITE + "nn/modules/container.py", "forward", 250), *calls)
+    )
+    return (*inner, *between, at(statement), Frame(TRAIN, "<module>", 900))
+
+
+STEP_STACK = (Frame(SITE + "optim/optimizer.py", "wrapper", 480), at(33), Frame(TRAIN, "<module>", 900))
+
+
+class Worker:
+    """One process: its blocks and what its sites held at the end of each step."""
+
+    def __init__(self, job: Job, number: int, process: Process) -> None:
+        self.job, self.number, self.process = job, number, process
+        self.step = 0
+        self.live: set[Block] = set()
+        self.levels: list[dict[tuple[Any, ...], tuple[int, int]]] = []
+        self.step_start: list[int] = [0]
+        self.peak = self.low = 0
+        self.rows: list[tuple[int, ...]] = []
+
+    def alloc(
+        self,
+        frames: tuple[Frame, ...],
+        size: int,
+        *,
+        device: int = -1,
+        device_type: int = DeviceType.CPU,
+        pool: int = Pool.HOST,
+    ) -> Block:
+        block = Block((self.number, int(device_type), device, int(pool), self.job.stack_id(frames)), size, self.step)
+        self.live.add(block)
+        entry = self.job.sites.setdefault(
+            block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0, "frees": 0}
+        )
+        entry["last_step"] = self.step
+        entry["allocs"] += 1
+        entry["order"] = next(self.job.clock)
+        return block
+
+    def free(self, block: Block | None) -> None:
+        if block is not None:
+            self.live.remove(block)
+            self.job.sites[block.site]["frees"] += 1
+
+    def next_step(self) -> None:
+        self.levels.append(self._level())
+        self.step += 1
+
+    def _level(self) -> dict[tuple[Any, ...], tuple[int, int]]:
+        level: dict[tuple[Any, ...], tuple[int, int]] = defaultdict(lambda: (0, 0))
+        for block in self.live:
+            size, count = level[block.site]
+            level[block.site] = (size + block.size, count + 1)
+        return dict(level)
+
+
+@dataclass
+class Job:
+    """Processes, stacks and sites; `tracked()` gives the tables."""
+
+    seed: int = 0
+    stacks: dict[tuple[Frame, ...], int] = field(default_factory=dict)
+    sites: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+    step_stack: tuple[Frame, ...] = STEP_STACK
+
+    def __post_init__(self) -> None:
+        self.clock: Iterator[int] = itertools.count(1)
+        self.rng = np.random.default_rng(self.seed)
+
+    def stack_id(self, frames: tuple[Frame, ...]) -> int:
+        return self.stacks.setdefault(frames, len(self.stacks) + 1) if frames else 0
+
+    def stack(self, number: int) -> tuple[Frame, ...]:
+        return next((frames for frames, known in self.stacks.items() if known == number), ())
+
+    def process(self, rank: int | None = 0, parent: Worker | None = None, **more: Any) -> Worker:
+        number = len(self.workers)
+        process = Process(number + 1, rank, 0 if parent is None else parent.process.ring, **more)
+        self.workers.append(Worker(self, number, process))
+        return self.workers[-1]
+
+    def tracked(self) -> FakeTracked:
+        numbers = {site: number for number, site in enumerate(self.sites)}
+        names = ("process", "device_type", "device", "pool", "stack_py")
+        sites: dict[str, Any] = {name: [site[i] for site in numbers] for i, name in enumerate(names)}
+        for name in ("first_step", "last_step", "first_ts", "allocs", "frees", "order"):
+            sites[name] = [self.sites[site][name] for site in numbers]
+        sites["stack_c"] = [0] * len(numbers)
+        points, births, steps = [], defaultdict(lambda: (0, 0)), []
+        for worker in self.workers:
+            before: dict[tuple[Any, ...], tuple[int, int]] = {}
+            totals: dict[tuple[Any, ...], int] = {}
+            for step, level in enumerate(worker.levels):
+                points += [
+                    (numbers[site], step, *level.get(site, (0, 0)))
+                    for site in sorted(before.keys() | level.keys(), key=numbers.__getitem__)
+                    if level.get(site, (0, 0)) != before.get(site, (0, 0))
+                ]
+                before = level
+                totals = defaultdict(int)
+                for site, (size, _) in level.items():
+                    totals[site[:4]] += size
+                steps += [(*place, step, size, -1, True) for place, size in totals.items()]
+            for block in worker.live:
+                size, count = births[numbers[block.site], block.born]
+                births[numbers[block.site], block.born] = (size + block.size, count + 1)
+        survivors = [(*key, *births[key]) for key in sorted(births)]
+        return FakeTracked(
+            processes=tuple(worker.process for worker in self.workers),
+            sites=_columns(sites),
+            site_steps=_table(("site", "step", "live_bytes", "live_blocks"), points),
+            survivors=_table(("site", "birth_step", "bytes", "blocks"), survivors),
+            steps=_table(
+                ("process", "device_type", "device", "pool", "step", "end_bytes", "end_reserved", "complete"), steps
+            ),
+            step_stacks={worker.number: self.stack_id(self.step_stack) for worker in self.workers},
+            last_complete_step={worker.number: worker.step - 1 for worker in self.workers},
+        )
+
+
+@dataclass
+class FakeTracked:
+    """The fields of blocks.Tracked that the analyses read."""
+
+    processes: tuple[Process, ...]
+    sites: dict[str, Any]
+    site_steps: dict[str, Any]
+    survivors: dict[str, Any]
+    steps: dict[str, Any]
+    step_stacks: dict[int, int]
+    last_complete_step: dict[int, int]
+
+
+def _table(names: tuple[str, ...], rows: list[Any]) -> dict[str, Any]:
+    return _columns({name: [row[i] for row in rows] for i, name in enumerate(names)})
+
+
+def _columns(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    types = {
+        "stack_py": np.uint64,
+        "stack_c": np.uint64,
+        "process": np.uint32,
+        "site": np.uint32,
+        "step": np.uint32,
+        "birth_step": np.uint32,
+        "device": np.int16,
+        "device_type": np.uint8,
+        "pool": np.uint8,
+        "complete": bool,
+    }
+    return {name: np.array(values, dtype=types.get(name, np.int64)) for name, values in columns.items()}
+
+
+def train(
+    job: Job,
+    ranks: int = 1,
+    steps: int = 24,
+    *,
+    api: bool = True,
+    teardown: bool = True,
+    graph: bool = False,
+    plant: Any = None,
+    layers: int = 4,
+    churn: int = MIB,
+    end: Any = None,
+) -> Job:
+    """A training loop on every rank: parameters, batch, forward, loss, backward, AdamW.
+
+    api: the step ends after the iteration (msmemscope.step()), not inside it (the optimizer's hook). teardown: all is
+    freed after the last step, as at the end of main(). graph: the loss is kept with its graph (train.py:22). plant:
+    called as plant(worker, iteration) after the backward pass: the pattern under test. end: plant(worker) at the end.
+    """
+    workers = [job.process(rank) for rank in range(ranks)] if not job.workers else job.workers
+    for worker in workers:
+        for layer in range(layers):
+            worker.alloc(stack(at(10 + layer, MODEL, "__init__"), at(12)), churn)
+        states: list[Block] = []
+        grads: list[Block] = []
+        last: list[Block] = []
+        for iteration in range(steps):
+            length = int(job.rng.integers(1, 9))
+            batch = worker.alloc(stack(at(70, TRAIN, "batches"), at(19)), 4 * KIB)
+            saved = [
+                worker.alloc(forward(40 + layer), churn // 8 * length if not graph else churn)
+                for layer in range(layers)
+            ]
+            small = [worker.alloc(forward(40, layer="normalization"), 2 * KIB)]
+            logits = worker.alloc(forward(60), 64 * KIB * (1 if graph else length))
+            logp = worker.alloc(
+                stack(at(22), inner=(Frame(SITE + "nn/functional.py", "cross_entropy", 3450),)), 64 * KIB
+            )
+            loss = worker.alloc(stack(at(22), inner=(Frame(SITE + "nn/functional.py", "cross_entropy", 3451),)), 4)
+            for block in last:
+                worker.free(block)
+            for block in grads:
+                worker.free(block)
+            grads = [worker.alloc(stack(at(30)), churn) for _ in range(layers)]
+            if graph:
+                last = [logits]
+            else:
+                for block in (*saved, *small, logp):
+                    worker.free(block)
+                last = [logits, loss, batch]
+            if not states:
+                states = [
+                    worker.alloc(stack(at(33), inner=(Frame(SITE + "optim/adamw.py", "_init_group", 150),)), churn)
+                    for _ in range(2 * layers)
+                ]
+            if not api:
+                worker.next_step()
+            if plant is not None:
+                plant(worker, iteration)
+            if api:
+                worker.next_step()
+        if end is not None:
+            end(worker)
+        if teardown:
+            for block in list(worker.live):
+                worker.free(block)
+    return job

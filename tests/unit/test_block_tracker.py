@@ -1,0 +1,760 @@
+"""The native block tracker against a model of it in plain Python, and the stories it must tell right."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis import blocks
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event; what a test does not care about has a default."""
+
+    kind: int
+    ptr: int = 0
+    size: int = 0
+    step: int = 0
+    stack_py: int = 1
+    stack_c: int = 0
+    tid: int = 1
+    ts: int = 0
+    total: int = -1
+    device: int = -1
+    device_type: int = DeviceType.CPU
+    pool: int = Pool.HOST
+    flags: int = 0
+
+
+def malloc(ptr: int, size: int, **more: Any) -> Event:
+    return Event(Kind.MALLOC, ptr, size, **more)
+
+
+def free(ptr: int, size: int = 0, **more: Any) -> Event:
+    return Event(Kind.FREE, ptr, size, **more)
+
+
+def columns(events: Sequence[Event]) -> dict[str, np.ndarray]:
+    return {
+        name: np.array([getattr(event, name) for event in events], dtype=EVENT_COLUMNS[name])
+        for name in blocks.TRACKER_COLUMNS
+    }
+
+
+def feed(tracker: BlockTracker, events: Sequence[Event], process: int = 0, enrich: bool = False) -> Any:
+    return tracker.feed(process, len(events), columns(events), enrich=enrich)
+
+
+def tracker_of(*events: Event, parent: int = -1, **options: int) -> BlockTracker:
+    """A tracker with one process, 0, that was fed `events`."""
+    tracker = BlockTracker(**options)
+    tracker.add_process(0, parent)
+    feed(tracker, events)
+    return tracker
+
+
+def rows(table: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
+    """A table as a list of tuples of Python values; all columns if none is named."""
+    picked = [table[name] for name in names or table]
+    return list(zip(*(c if isinstance(c, list) else c.tolist() for c in picked), strict=True))
+
+
+# ------------------------------------------------------------------------------------------- the model
+
+
+@dataclass
+class ModelSite:
+    allocs: int = 0
+    alloc_bytes: int = 0
+    frees: int = 0
+    freed_bytes: int = 0
+    peak_bytes: int = 0
+    first: tuple[int, int] = (0, 0)  # step, ts
+    last: tuple[int, int] = (0, 0)
+    order: int = 0
+    ends: dict[int, tuple[int, int]] = field(default_factory=dict)  # closed step -> live bytes, blocks
+
+    @property
+    def live(self) -> tuple[int, int]:
+        return self.alloc_bytes - self.freed_bytes, self.allocs - self.frees
+
+
+@dataclass
+class ModelProcess:
+    parent: int
+    step: int | None = None
+    last_ts: int = 0
+    step_ts: int = 0
+    allocs: int = 0
+    step_stack: int = 0
+
+
+Enriched = tuple[int, int, int, int, int]
+
+
+class Model:
+    """What the tracker should say, computed without any regard to speed or memory."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, ModelProcess] = {}
+        self.live: dict[tuple[int, ...], dict[str, int]] = {}  # (*pool, ptr) -> block
+        self.sites: dict[tuple[int, ...], ModelSite] = {}  # (*pool, stack_py, stack_c) -> site
+        self.steps: dict[tuple[int, ...], list[dict[str, int]]] = {}  # pool -> rows, the last one open
+        self.anomalies: Counter[tuple[int, str]] = Counter()
+        self.anomaly_bytes: Counter[tuple[int, str]] = Counter()
+
+    def anomaly(self, process: int, kind: str, size: int = 0) -> None:
+        self.anomalies[process, kind] += 1
+        self.anomaly_bytes[process, kind] += size
+
+    def feed(self, process: int, event: Event) -> Enriched:
+        """Returns the event's row of the enrich columns."""
+        state = self.processes[process]
+        state.last_ts = max(state.last_ts, event.ts)
+        if state.step is None:
+            state.step, state.step_ts = event.step, state.last_ts
+        self.advance(process, event.step)
+        if event.kind == Kind.STEP and event.stack_py:
+            state.step_stack = event.stack_py
+        if event.kind == Kind.ACCESS:
+            return self.access(process, event)
+        if event.kind not in (Kind.MALLOC, Kind.FREE):
+            return 0, event.size, -1, 0, 0
+
+        if event.step < state.step:
+            self.anomaly(process, "late_step")
+        pool = (process, event.device_type, event.device, event.pool)
+        if pool not in self.steps:
+            self.steps[pool] = [self.step_row(state.step, state.step_ts, 0, -1)]
+        did = self.malloc(pool, event) if event.kind == Kind.MALLOC else self.free(pool, event)
+        row = self.steps[pool][-1]
+        if event.total >= 0:
+            row["end_reserved"] = event.total
+            row["peak_reserved"] = max(row["peak_reserved"], event.total)
+        return (*did[:2], row["end_bytes"], *did[2:])
+
+    def malloc(self, pool: tuple[int, ...], event: Event) -> tuple[int, int, int, int]:
+        process = self.processes[pool[0]]
+        old = self.live.get((*pool, event.ptr))
+        if old is not None:
+            self.anomaly(pool[0], "double_malloc", old["size"])
+            self.end(pool, event.ptr)
+        process.allocs += 1
+        now = (process.step or 0, event.ts)
+        self.live[(*pool, event.ptr)] = {
+            "allocation_id": process.allocs,
+            "size": event.size,
+            "step": now[0],
+            "ts": event.ts,
+            "tid": event.tid,
+            "flags": event.flags,
+            "stack_py": event.stack_py,
+            "stack_c": event.stack_c,
+        }
+        site = self.sites.setdefault((*pool, event.stack_py, event.stack_c), ModelSite(first=now))
+        site.last, site.order = now, process.allocs
+        site.allocs += 1
+        site.alloc_bytes += event.size
+        site.peak_bytes = max(site.peak_bytes, site.live[0])
+        row = self.steps[pool][-1]
+        row["allocs"] += 1
+        row["alloc_bytes"] += event.size
+        row["end_bytes"] += event.size
+        row["peak_bytes"] = max(row["peak_bytes"], row["end_bytes"])
+        return process.allocs, event.size, *((old["allocation_id"], old["size"]) if old else (0, 0))
+
+    def free(self, pool: tuple[int, ...], event: Event) -> tuple[int, int, int, int]:
+        block = self.live.get((*pool, event.ptr))
+        if block is None:
+            kind = "unknown_free" if self.processes[pool[0]].parent < 0 else "inherited_free"
+            self.anomaly(pool[0], kind, event.size)
+            return 0, event.size, 0, 0
+        if block["tid"] != event.tid and not event.flags & Flag.SYNTHETIC:
+            self.anomaly(pool[0], "other_thread_free", block["size"])
+        if event.size > 0 and block["size"] > 0 and event.size != block["size"]:
+            self.anomaly(pool[0], "size_mismatch", abs(event.size - block["size"]))
+        self.end(pool, event.ptr)
+        return block["allocation_id"], block["size"], 0, 0
+
+    def access(self, process: int, event: Event) -> Enriched:
+        for (*pool, ptr), block in self.live.items():
+            same_pool = pool == [process, event.device_type, event.device, event.pool]
+            if same_pool and ptr <= event.ptr < ptr + max(block["size"], 1):
+                return block["allocation_id"], event.size, -1, 0, 0
+        return 0, event.size, -1, 0, 0
+
+    def end(self, pool: tuple[int, ...], ptr: int) -> None:
+        block = self.live.pop((*pool, ptr))
+        site = self.sites[(*pool, block["stack_py"], block["stack_c"])]
+        site.frees += 1
+        site.freed_bytes += block["size"]
+        row = self.steps[pool][-1]
+        row["frees"] += 1
+        row["freed_bytes"] += block["size"]
+        row["end_bytes"] -= block["size"]
+        row["min_bytes"] = min(row["min_bytes"], row["end_bytes"])
+
+    def advance(self, process: int, step: int) -> None:
+        state = self.processes[process]
+        while state.step is not None and state.step < step:
+            for key, site in self.sites.items():
+                if key[0] == process:
+                    site.ends[state.step] = site.live
+            state.step += 1
+            state.step_ts = state.last_ts
+            for pool, table in self.steps.items():
+                if pool[0] == process:
+                    last = table[-1]
+                    last["end_ts"] = state.last_ts
+                    table.append(self.step_row(state.step, state.last_ts, last["end_bytes"], last["end_reserved"]))
+
+    @staticmethod
+    def step_row(step: int, ts: int, level: int, reserved: int) -> dict[str, int]:
+        return {
+            "step": step,
+            **dict.fromkeys(("start_bytes", "end_bytes", "peak_bytes", "min_bytes"), level),
+            **dict.fromkeys(("start_reserved", "end_reserved", "peak_reserved"), reserved),
+            **dict.fromkeys(("allocs", "frees", "alloc_bytes", "freed_bytes"), 0),
+            "start_ts": ts,
+            "end_ts": ts,
+        }
+
+
+POOL_KEY = ("process", "device_type", "device", "pool")
+SITE_KEY = (*POOL_KEY, "stack_py", "stack_c")
+ENRICHED = ("allocation_id", "size", "live_after", "ended_id", "ended_size")
+
+
+def assert_same(tracker: BlockTracker, model: Model) -> None:
+    """Every table but site_steps says what the model says."""
+    sites = tracker.sites()
+    keys = rows(sites, *SITE_KEY)
+    assert len(set(keys)) == len(keys)
+    counts = ("allocs", "alloc_bytes", "frees", "freed_bytes", "peak_bytes", "live_bytes", "live_blocks", "order")
+    assert dict(zip(keys, rows(sites, *counts), strict=True)) == {
+        key: (s.allocs, s.alloc_bytes, s.frees, s.freed_bytes, s.peak_bytes, *s.live, s.order)
+        for key, s in model.sites.items()
+    }
+    assert dict(zip(keys, rows(sites, "first_step", "first_ts", "last_step", "last_ts"), strict=True)) == {
+        key: (*site.first, *site.last) for key, site in model.sites.items()
+    }
+
+    expected: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for (*pool, _), block in model.live.items():
+        entry = expected[((*pool, block["stack_py"], block["stack_c"]), block["step"])]
+        entry[0] += block["size"]
+        entry[1] += 1
+    assert {(keys[site], birth): what for site, birth, *what in rows(tracker.survivors())} == expected
+
+    wanted = []
+    for pool, table in model.steps.items():
+        for number, row in enumerate(table):
+            complete = number + 1 < len(table)
+            end_ts = row["end_ts"] if complete else model.processes[pool[0]].last_ts
+            wanted.append((*pool, *(row | {"end_ts": end_ts}).values(), complete))
+    steps = tracker.steps()
+    assert list(steps) == [*POOL_KEY, *Model.step_row(0, 0, 0, 0), "complete"]
+    assert sorted(rows(steps)) == sorted(wanted)
+
+    live = tracker.live()
+    block_columns = ("allocation_id", "size", "step", "ts", "tid", "flags", "stack_py", "stack_c")
+    found = {tuple(row[:5]): row[5:] for row in rows(live, *POOL_KEY, "ptr", *block_columns)}
+    assert found == {key: tuple(block[name] for name in block_columns) for key, block in model.live.items()}
+    assert [keys[site] for site in live["site"]] == rows(live, *SITE_KEY)
+
+    anomalies = {(process, kind): tuple(n) for process, kind, *n in rows(tracker.anomalies())}
+    assert {key: n for key, n in anomalies.items() if key[1] != "thinned_points"} == {
+        key: (count, model.anomaly_bytes[key]) for key, count in model.anomalies.items()
+    }
+    assert {process: what for process, *what in rows(tracker.processes(), "process", "step", "step_stack")} == {
+        process: [state.step or 0, state.step_stack] for process, state in model.processes.items()
+    }
+
+
+def assert_same_points(tracker: BlockTracker, model: Model) -> None:
+    """site_steps has exactly the points that the tracker's stride asks for.
+
+    In the cell that is still open a point may stand later than its change (at the end of a cell of an earlier, finer
+    grid), but not later than the latest closed step.
+    """
+    stride = tracker.stride
+    keys = rows(tracker.sites(), *SITE_KEY)
+    found: dict[Any, list[tuple[int, ...]]] = {key: [] for key in keys}
+    for site, *point in rows(tracker.site_steps()):
+        found[keys[site]].append(tuple(point))
+    for key, site in model.sites.items():
+        now = model.processes[key[0]].step or 0
+        changes: dict[int, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # cell -> step, level
+        level = (0, 0)
+        for step, end in sorted(site.ends.items()):
+            if end != level:
+                changes[step // stride].append((step, end))
+            level = end
+        wanted = []
+        level = (0, 0)
+        for cell, inside in sorted(changes.items()):
+            step, end = inside[-1]
+            if end != level:
+                if cell < now // stride:
+                    step = (cell + 1) * stride - 1
+                elif stride > 1 and found[key]:
+                    step = min(max(step, found[key][-1][0]), now - 1)
+                wanted.append((step, *end))
+            level = end
+        assert found[key] == wanted
+
+
+# ----------------------------------------------------------------------------------------- random streams
+
+EVENTS = st.tuples(
+    st.integers(0, 2),  # process
+    st.sampled_from([Kind.MALLOC] * 5 + [Kind.FREE] * 4 + [Kind.ACCESS, Kind.STEP, Kind.OP_START]),
+    st.integers(0, 5),  # address
+    st.sampled_from([0, 1, 512, 512, 512, 4096]),  # size
+    st.sampled_from([0, 0, 0, 0, 1, 1, 2, 5, -1]),  # steps ahead of the process's latest event
+    st.integers(0, 2),  # Python stack
+    st.integers(0, 1),  # native stack
+    st.integers(1, 2),  # thread
+    st.integers(0, 1),  # device
+    st.sampled_from([(DeviceType.CPU, Pool.HOST), (DeviceType.CUDA, Pool.CUDA), (DeviceType.CUDA, Pool.CUDA_DRIVER)]),
+    st.sampled_from([-1, -1, 1 * MIB, 2 * MIB]),  # reserved
+    st.sampled_from([0, 0, 0, Flag.SYNTHETIC, Flag.PINNED]),
+    st.integers(-1, 3),  # ns since the event before
+)
+
+
+def small_draw(process: int, kind: int, slot: int, ahead: int, stack_py: int) -> tuple[Any, ...]:
+    """A draw of EVENTS with everything else fixed."""
+    return process, kind, slot, 512, ahead, stack_py, 0, 1, 0, (DeviceType.CPU, Pool.HOST), -1, 0, 1
+
+
+def stream(drawn: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Event]]:
+    """Turns draws into (process, event)."""
+    steps = [0, 0, 3]
+    ts = 1000
+    for process, kind, slot, size, ahead, stack_py, stack_c, tid, device, where, total, flags, later in drawn:
+        step = max(0, steps[process] + ahead)
+        steps[process] = max(steps[process], step)
+        ts += later
+        # Blocks of 4096 bytes would overlap at a distance of 1024: no allocator does that.
+        ptr = slot * 8192 + (7 if kind == Kind.ACCESS and tid == 2 else 0)
+        yield (
+            process,
+            Event(kind, ptr, size, step, stack_py, stack_c, tid, ts, total, device, where[0], where[1], flags),
+        )
+
+
+def run_both(events: Sequence[tuple[int, Event]], cut: random.Random, **options: int) -> tuple[BlockTracker, Model]:
+    """Feeds the same events to both, to the tracker in batches of random length; compares what enrich says."""
+    tracker, model = BlockTracker(**options), Model()
+    for process, parent in ((0, -1), (1, -1), (2, 0)):
+        tracker.add_process(process, parent)
+        model.processes[process] = ModelProcess(parent)
+    at = 0
+    while at < len(events):
+        process = events[at][0]
+        limit = cut.randint(1, 40)
+        batch: list[Event] = []
+        while at < len(events) and events[at][0] == process and len(batch) < limit:
+            batch.append(events[at][1])
+            at += 1
+        enriched = feed(tracker, batch, process, enrich=True)
+        assert rows(enriched, *ENRICHED) == [model.feed(process, event) for event in batch]
+    return tracker, model
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=120), st.randoms(use_true_random=False))
+def test_any_stream_is_tracked_as_by_the_model(drawn: list[tuple[Any, ...]], cut: random.Random) -> None:
+    tracker, model = run_both(list(stream(drawn)), cut)
+    assert tracker.stride == 1
+    assert_same(tracker, model)
+    assert_same_points(tracker, model)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(4, 60))
+def test_thinned_points_are_those_of_a_coarser_grid(seed: int, max_points: int) -> None:
+    chance = random.Random(seed)
+    kinds, ahead = [Kind.MALLOC, Kind.FREE], [0, 0, 0, 1, 1, 2]
+    drawn = [
+        small_draw(
+            chance.choice((0, 0, 1)),
+            chance.choice(kinds),
+            chance.randrange(9),
+            chance.choice(ahead),
+            chance.randrange(4),
+        )
+        for _ in range(chance.randrange(50, 400))
+    ]
+    tracker, model = run_both(list(stream(drawn)), chance, max_points=max_points)
+    assert_same(tracker, model)
+    assert_same_points(tracker, model)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_streams_with_many_live_blocks(seed: int) -> None:
+    """Tables that grow several times, and addresses whose hashes meet: what short streams never reach."""
+    chance = random.Random(seed)
+    events: list[tuple[int, Event]] = []
+    live: list[Event] = []
+    step = 0
+    for ts in range(20_000):
+        step += chance.random() < 0.002
+        if live and chance.random() < (0.3 if ts < 10_000 else 0.6):
+            at = chance.randrange(len(live))
+            live[at], live[-1] = live[-1], live[at]
+            events.append((0, replace(live.pop(), kind=Kind.FREE, step=step, ts=ts)))
+        else:
+            ptr = chance.randrange(1 << 12) << chance.choice((6, 9, 21, 40))
+            event = malloc(ptr, chance.randrange(1, 1 << 20), step=step, ts=ts, stack_py=chance.randrange(400))
+            live.append(event)
+            events.append((0, event))
+    tracker, model = run_both(events, chance)
+    assert len(model.live) > 1_000
+    assert_same(tracker, model)
+    assert_same_points(tracker, model)
+
+
+def test_points_stay_within_their_limit_and_exact_on_the_grid() -> None:
+    """2,000 steps x 50 sites that all grow: 100,000 points into 5,000."""
+    tracker = BlockTracker(max_points=5_000)
+    tracker.add_process(0)
+    steps, sites = 2_000, 50
+    most = 0
+    for step in range(steps):
+        feed(tracker, [malloc(step * 100 + s, 100 + s, step=step, stack_py=s + 1) for s in range(sites)])
+        if step % 100 == 0:
+            most = max(most, len(tracker.site_steps()["site"]))
+    assert most <= 5_000 + sites  # thinning comes after the step that went too far
+    stride = tracker.stride
+    assert stride == 32  # 2,000 / 32 * 50 = 3,125; with 16 it would be 6,250
+
+    tracked = blocks.tracked(tracker, [process(1)])
+    assert tracked.stride == stride
+    grid = np.array([s for s in range(steps - 1) if (s + 1) % stride == 0] + [steps - 2])
+    expected = (grid + 1) * (100 + np.arange(sites))[:, None]
+    assert np.array_equal(tracked.levels(np.arange(sites), grid), expected)
+    anomalies = {kind: count for _, kind, count, _ in rows(tracker.anomalies())}
+    assert anomalies == {"thinned_points": (steps - 1) * sites - len(tracker.site_steps()["site"])}
+
+
+def test_thinning_gives_up_when_only_sites_are_left() -> None:
+    """More sites than points: one point per site stays, and the grid is not coarsened further for nothing."""
+    tracker = tracker_of(*(malloc(s, 8, step=s // 100, stack_py=s + 1) for s in range(1_000)), max_points=100)
+    assert len(tracker.site_steps()["site"]) == 900
+    assert tracker.stride <= 16
+
+
+# ------------------------------------------------------------------------------------------------ stories
+
+
+def test_a_block_is_paired_with_its_free() -> None:
+    tracker = tracker_of(malloc(0x10, 100, stack_py=7), malloc(0x20, 30, stack_py=7), free(0x10))
+    assert rows(tracker.sites(), "stack_py", "live_bytes", "live_blocks", "peak_bytes") == [(7, 30, 1, 130)]
+    assert rows(tracker.live(), "ptr", "size", "allocation_id") == [(0x20, 30, 2)]
+    assert rows(tracker.anomalies()) == []
+
+
+def test_the_same_address_in_another_pool_process_or_device_is_another_block() -> None:
+    tracker = BlockTracker()
+    tracker.add_process(0)
+    tracker.add_process(1)
+    cuda = {"device_type": DeviceType.CUDA, "device": 0}
+    feed(tracker, [malloc(0x10, 1), malloc(0x10, 2, pool=Pool.CUDA, **cuda), malloc(0x10, 4, pool=Pool.HAL, **cuda)])
+    feed(tracker, [malloc(0x10, 8, pool=Pool.CUDA, **(cuda | {"device": 1}))])
+    feed(tracker, [malloc(0x10, 16)], process=1)
+    assert sorted(tracker.live()["size"].tolist()) == [1, 2, 4, 8, 16]
+    feed(tracker, [free(0x10, pool=Pool.CUDA, **cuda)])
+    assert sorted(tracker.live()["size"].tolist()) == [1, 4, 8, 16]
+    assert rows(tracker.anomalies()) == []
+
+
+def test_a_malloc_of_a_live_address_ends_the_old_block() -> None:
+    tracker = tracker_of(malloc(0x10, 100, stack_py=1))
+    known = feed(tracker, [malloc(0x10, 40, stack_py=2)], enrich=True)
+    assert rows(known, *ENRICHED) == [(2, 40, 40, 1, 100)]
+    assert rows(tracker.sites(), "stack_py", "live_bytes", "frees") == [(1, 0, 1), (2, 40, 0)]
+    assert rows(tracker.anomalies()) == [(0, "double_malloc", 1, 100)]
+
+
+@pytest.mark.parametrize(("parent", "kind"), [(-1, "unknown_free"), (5, "inherited_free")])
+def test_a_free_of_an_unknown_address_is_counted_and_changes_nothing(parent: int, kind: str) -> None:
+    tracker = tracker_of(malloc(0x10, 100), free(0x99, 64), free(0x98), parent=parent)
+    assert rows(tracker.anomalies()) == [(0, kind, 2, 64)]
+    assert tracker.sites()["live_bytes"].tolist() == [100]
+
+
+def test_thread_and_size_of_a_free_are_compared_but_synthetic_frees_have_no_thread() -> None:
+    tracker = tracker_of(
+        malloc(0x10, 100, tid=1),
+        malloc(0x20, 100, tid=1),
+        malloc(0x30, 100, tid=1),
+        free(0x10, 90, tid=2),
+        free(0x20, 0, tid=1),
+        free(0x30, 100, tid=9, flags=Flag.SYNTHETIC),
+    )
+    assert rows(tracker.anomalies()) == [(0, "other_thread_free", 1, 100), (0, "size_mismatch", 1, 10)]
+    assert len(tracker.live()["ptr"]) == 0
+
+
+def test_a_damaged_size_does_not_poison_the_sums() -> None:
+    tracker = tracker_of(malloc(0x10, -5), malloc(0x20, 1 << 62), malloc(0x30, 7))
+    assert tracker.sites()["live_bytes"].tolist() == [7]
+    assert rows(tracker.anomalies()) == [(0, "bad_size", 2, 0)]
+
+
+def test_what_a_site_holds_at_the_end_of_each_step() -> None:
+    """1 MiB is kept each step; beside it something comes and goes within the step."""
+    events = []
+    for step in range(5):
+        events += [
+            Event(Kind.STEP, step=step, stack_py=99),
+            malloc(0x1000 + step, MIB, step=step, stack_py=1),
+            malloc(0x10, 5 * MIB, step=step, stack_py=2),
+            free(0x10, step=step),
+        ]
+    tracker = tracker_of(*events)
+    assert rows(tracker.site_steps()) == [(0, step, (step + 1) * MIB, step + 1) for step in range(4)]
+    assert rows(tracker.survivors()) == [(0, step, MIB, 1) for step in range(5)]
+    steps = tracker.steps()
+    assert steps["complete"].tolist() == [True] * 4 + [False]
+    assert steps["complete"].dtype == np.bool_
+    assert steps["peak_bytes"].tolist() == [(step + 6) * MIB for step in range(5)]
+    assert steps["end_bytes"].tolist() == [(step + 1) * MIB for step in range(5)]
+    assert tracker.processes()["step_stack"].tolist() == [99]
+
+
+def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -> None:
+    tracker = tracker_of(malloc(1, 10, step=0, ts=1), malloc(2, 10, step=3, ts=5), malloc(3, 10, step=2, ts=6))
+    assert rows(tracker.steps(), "step", "start_bytes", "end_bytes", "start_ts", "end_ts", "complete") == [
+        (0, 0, 10, 1, 5, True),
+        (1, 10, 10, 5, 5, True),
+        (2, 10, 10, 5, 5, True),
+        (3, 10, 30, 5, 6, False),
+    ]
+    assert rows(tracker.anomalies()) == [(0, "late_step", 1, 0)]
+    assert rows(tracker.survivors(), "birth_step", "blocks") == [(0, 1), (3, 2)]
+
+
+def test_a_damaged_step_number_costs_bounded_memory() -> None:
+    tracker = tracker_of(malloc(1, 10), malloc(2, 10, step=4_000_000_000))
+    steps = tracker.steps()["step"].tolist()
+    assert len(steps) == 65_536 + 2
+    assert steps[-2:] == [3_999_999_999, 4_000_000_000]
+    assert rows(tracker.anomalies()) == [(0, "step_jump", 4_000_000_000 - 1 - 65_536, 0)]
+
+
+def test_too_many_sites_are_folded_and_counted() -> None:
+    tracker = tracker_of(*(malloc(s, 10, stack_py=s + 1) for s in range(10)), max_sites=4)
+    assert rows(tracker.sites(), "stack_py", "allocs") == [(1, 1), (2, 1), (3, 1), (4, 1), (0, 6)]
+    assert rows(tracker.anomalies()) == [(0, "folded_site", 6, 60)]
+
+
+def test_an_access_finds_the_block_it_points_into() -> None:
+    cuda = {"device_type": DeviceType.CUDA, "device": 0, "pool": Pool.CUDA}
+    tracker = tracker_of(malloc(0x1000, 0x100, **cuda), malloc(0x2000, 0x100, **cuda))
+    touch = [Event(Kind.ACCESS, ptr, 8, **cuda) for ptr in (0x1000, 0x10FF, 0x1100, 0xFFF, 0x2001)]
+    assert feed(tracker, touch, enrich=True)["allocation_id"].tolist() == [1, 1, 0, 0, 2]
+    # Blocks that come and go after the order of addresses was built are in it.
+    feed(tracker, [free(0x1000, **cuda), malloc(0x1080, 0x100, **cuda)])
+    assert feed(tracker, touch, enrich=True)["allocation_id"].tolist() == [0, 3, 3, 0, 2]
+    elsewhere = [replace(touch[1], pool=Pool.NONE), replace(touch[1], pool=Pool.HAL), replace(touch[1], device=1)]
+    assert feed(tracker, elsewhere, enrich=True)["allocation_id"].tolist() == [3, 0, 0]
+
+
+def test_device_clocks_do_not_move_the_times_of_steps() -> None:
+    kernel = Event(Kind.KERNEL_END, ts=10**18, flags=Flag.DEVICE_TIME)
+    tracker = tracker_of(malloc(1, 1, ts=5), kernel, malloc(2, 1, step=1, ts=9))
+    assert tracker.steps()["end_ts"].tolist() == [9, 9]
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+
+
+def test_columns_of_any_buffer_are_taken_also_unaligned() -> None:
+    events = [malloc(0x10 * n, n, stack_py=n) for n in range(1, 50)]
+    arrays = columns(events)
+    wanted = rows(tracker_of(*events).sites())
+    forms: dict[str, dict[str, Any]] = {
+        "bytes": {name: column.tobytes() for name, column in arrays.items()},
+        "unaligned": {name: memoryview(b"x" + column.tobytes())[1:] for name, column in arrays.items()},
+        "arrow": {name: pa.py_buffer(column) for name, column in arrays.items()},
+    }
+    for form, cols in forms.items():
+        tracker = tracker_of()
+        tracker.feed(0, len(events), cols)
+        assert rows(tracker.sites()) == wanted, form
+
+
+@pytest.mark.parametrize("name", blocks.TRACKER_COLUMNS)
+def test_a_missing_short_or_strided_column_is_named(name: str) -> None:
+    tracker = tracker_of()
+    good = columns([malloc(1, 1)] * 4)
+    strided = np.repeat(good[name], 2)[::2]
+    wrong: list[Any] = [good[name][:3], np.repeat(good[name], 2), strided, good[name].tobytes() + b"x", 7, None]
+    for value in wrong:
+        with pytest.raises(ValueError, match=f"'{name}'"):
+            tracker.feed(0, 4, good | {name: value})
+    with pytest.raises(ValueError, match=f"'{name}' is missing"):
+        tracker.feed(0, 4, {key: column for key, column in good.items() if key != name})
+    assert tracker.processes()["events"].tolist() == [0]
+
+
+def test_a_process_must_have_been_added() -> None:
+    tracker = tracker_of()
+    with pytest.raises(ValueError, match="process 3 was not added"):
+        feed(tracker, [malloc(1, 1)], process=3)
+    with pytest.raises(ValueError, match="process 3 was not added"):
+        tracker.advance(3, 1)
+
+
+def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
+    """Whole batches only: every batch allocates 500 blocks and frees 499 of them."""
+    tracker = tracker_of()
+    batches = []
+    for number in range(200):
+        kept = 10_000 + number
+        batches.append(columns([malloc(n, 8) for n in range(499)] + [malloc(kept, 8)] + [free(n) for n in range(499)]))
+
+    def work() -> None:
+        for batch in batches:
+            tracker.feed(0, 999, batch)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        sites = tracker.sites()
+        if len(sites["allocs"]):
+            assert sites["live_blocks"][0] * 500 == sites["allocs"][0]
+        assert len(tracker.live()["ptr"]) <= 200
+    thread.join()
+    assert tracker.sites()["live_blocks"].tolist() == [200]
+
+
+# ------------------------------------------------------------------------------------------------- track()
+
+
+def process(ring: int, parent_ring: int = 0, rank: int | None = 0) -> Any:
+    return SimpleNamespace(ring=ring, parent_ring=parent_ring, rank=rank)
+
+
+class FakeRun:
+    """The part of tables.Run that track() uses, over events in memory."""
+
+    def __init__(
+        self, processes: list[Any], events: list[tuple[int, Event]], batch: int = 100, dictionary: bool = True
+    ) -> None:
+        self.processes = processes
+        self._events = events
+        self._batch = batch
+        self._dictionary = dictionary
+
+    def events(self, *, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(self._events), self._batch):
+            part = self._events[at : at + self._batch]
+            arrays = {
+                name: pa.array([getattr(event, name) for _, event in part], pa.from_numpy_dtype(EVENT_COLUMNS[name]))
+                for name in columns
+                if name != "ring"
+            }
+            ring = pa.array([ring for ring, _ in part], pa.uint64())
+            arrays["ring"] = ring.dictionary_encode() if self._dictionary else ring
+            yield pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def track(*args: Any, **options: Any) -> blocks.Tracked:
+    return blocks.track(FakeRun(*args, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+@pytest.mark.parametrize("long_turns", [True, False])
+def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns: bool) -> None:
+    chance = random.Random(1)
+    kinds = (Kind.MALLOC, Kind.FREE)
+    drawn = [
+        small_draw(
+            chance.randrange(3), chance.choice(kinds), chance.randrange(6), chance.choice((0, 1)), chance.randrange(3)
+        )
+        for _ in range(600)
+    ]
+    events = list(stream(drawn))
+    if long_turns:
+        events.sort(key=lambda entry: entry[0])
+    rings = [2**63 + 11, 2**63 + 5, 2**63 + 7]  # neither sorted nor small
+    processes = [process(rings[0], rank=4), process(rings[1], rank=5), process(rings[2], rings[0], rank=4)]
+    tracker, model = run_both(events, chance)
+    tracker.advance(2, model.processes[0].step or 0)
+    model.advance(2, model.processes[0].step or 0)
+    assert_same(tracker, model)
+
+    seen: list[int] = []
+    run = FakeRun(processes, [(rings[p], event) for p, event in events], batch, dictionary)
+    tracked = blocks.track(run, progress=seen.append)  # type: ignore[arg-type]
+
+    assert tracked.events == seen[-1] == 600
+    assert tracked.orphans == 0
+    assert sorted(rows(tracked.sites)) == sorted(rows(tracker.sites()))
+    assert sorted(rows(tracked.steps)) == sorted(rows(tracker.steps()))
+    assert sorted(rows(tracked.anomalies)) == sorted(rows(tracker.anomalies()))
+    assert tracked.ranks.tolist() == [4, 5, 4]
+    assert tracked.site_ranks.tolist() == [[4, 5, 4][p] for p in tracked.sites["process"]]
+    assert tracked.last_complete_step == {p: (s.step or 0) - 1 for p, s in model.processes.items()}
+    assert tracked.first_step == dict(rows(tracker.processes(), "process", "first_step"))
+
+
+def test_events_of_an_unknown_ring_are_left_out_and_counted() -> None:
+    tracked = track([process(1)], [(1, malloc(1, 8)), (2, malloc(2, 8)), (1, malloc(3, 8))])
+    assert (tracked.events, tracked.orphans) == (2, 1)
+    assert tracked.live["ptr"].tolist() == [1, 3]
+
+
+def test_a_child_is_brought_to_the_step_of_its_rank() -> None:
+    """A worker that allocated last in step 2 still holds its block at the end of step 4, and that is known."""
+    parent = [(1, Event(Kind.STEP, step=step, stack_py=77)) for step in range(6)]
+    child = [(2, malloc(1, 100, step=1)), (2, malloc(2, 100, step=2)), (2, free(9, step=2))]
+    grandchild = [(3, malloc(1, 5, step=2))]
+    processes = [process(2, 1), process(1), process(3, 2), process(4, 1)]
+    tracked = track(processes, parent + child + grandchild)
+    assert tracked.last_complete_step == {0: 4, 1: 4, 2: 4}
+    assert tracked.first_step == {0: 1, 1: 0, 2: 2}
+    assert tracked.step_stacks == {1: 77}
+    assert tracked.levels([0, 1], range(6)).tolist() == [[0, 100, 200, 200, 200, 200], [0, 0, 5, 5, 5, 5]]
+    assert tracked.levels([0], [2], "live_blocks").tolist() == [[2]]
+    assert rows(tracked.anomalies) == [(0, "inherited_free", 1, 0)]
+    assert [step for p, step in rows(tracked.steps, "process", "step") if p == 0] == [1, 2, 3, 4, 5]
+
+
+def test_a_child_whose_parent_was_not_recorded_still_inherits() -> None:
+    tracked = track([process(2, 99)], [(2, free(9))])
+    assert rows(tracked.anomalies, "kind") == [("inherited_free",)]
+
+
+def test_levels_carry_forward_and_start_at_zero() -> None:
+    tracker = tracker_of(
+        malloc(1, 10, step=2, stack_py=1), malloc(2, 7, step=4, stack_py=2), free(1, step=5), malloc(3, 1, step=9)
+    )
+    tracked = blocks.tracked(tracker, [process(1)])
+    assert tracked.levels([1, 0], [0, 2, 3, 4, 5, 8]).tolist() == [[0, 0, 0, 7, 7, 7], [0, 10, 10, 10, 0, 0]]
+    first = blocks.tracked(tracker_of(malloc(1, 10), malloc(2, 10, step=1)), [process(1)])
+    assert first.levels([0], [-1, 0]).tolist() == [[0, 10]]
+    empty = blocks.tracked(tracker_of(), [process(1)])
+    assert empty.levels([], [1, 2]).shape == (0, 2)
+    assert empty.last_complete_step == {}

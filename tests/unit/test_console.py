@@ -1,0 +1,204 @@
+"""What is said at the end of a run, and the one call that writes all outputs."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from fake_run import FakeRun, leaky_job, process
+
+from msmemscope.collect.settings import Config
+from msmemscope.errors import InputError, RunError
+from msmemscope.report import outputs
+from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.console import plain_text, print_text, summary_text
+from msmemscope.report.outputs import OutputError, write_outputs
+from msmemscope.vocabulary import DeviceType, Kind, Pool
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyse(leaky_job())
+
+
+def test_findings_are_sentences_with_their_stack(analysis: Analysis) -> None:
+    lines = plain_text(analysis).splitlines()
+    leaks = [number for number, line in enumerate(lines) if line.startswith("LEAK")]
+    assert len(leaks) == 2
+    assert "Rank 2: 1.0 MiB per step is kept from train.py:61" in lines[leaks[0]]
+    assert lines[leaks[0] + 1].strip() == "/src/train.py(61): hoard"
+    assert "Ranks 0-3: 4.0 KiB per step each is kept from train.py:58" in lines[leaks[1]]
+
+
+def test_header_tells_who_took_part_and_what_is_missing() -> None:
+    run = FakeRun([process(1, rank=0, world_size=2, lost={"FREE": 12}), process(2, rank=None, pid=101)])
+    run.malloc(1, 0x1000, 10)
+    run.free(2, 0x5000)
+    text = plain_text(analyse(run))
+    assert "ranks 0 of 2 on host host-a, 2 processes" in text
+    assert "Missing: ranks 1 never reported" in text
+    assert "Lost: gaps.FREE 12" in text
+    assert "Doubtful: unknown_free 1" in text
+    assert "No leak was found" not in text  # nobody can know after no step at all
+
+
+def test_clean_job_is_called_clean() -> None:
+    text = plain_text(analyse(leaky_job(leaking=False)))
+    assert "No leak was found." in text
+    assert "ERROR" not in text
+
+
+def test_table_of_ranks(analysis: Analysis) -> None:
+    rows = [line.split() for line in plain_text(analysis).splitlines() if " cpu " in line and " HOST " in line]
+    rows = [row for row in rows if row[0] in "0123"]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert rows[2][-3:] == ["2", "23", "MiB"] or rows[2][-3] == "2"
+    assert rows[0][-3] == "1"
+
+
+def test_blocks_per_device_are_those_of_the_findings(analysis: Analysis) -> None:
+    lines = plain_text(analysis, rank=2).splitlines()
+    begin = lines.index("====== ERROR: memory leaks on device cpu of rank 2 ======")
+    end = next(number for number in range(begin, len(lines)) if lines[number].startswith("====== SUMMARY"))
+    blocks = lines[begin + 1 : end]
+    found = [finding for finding in analysis.summary.leaks if 2 in finding.ranks]
+    assert len(blocks) == sum(f.evidence["per_rank"]["2"]["blocks"] for f in found)
+    assert blocks[0].startswith("HOST memory pool: ")
+    steps = [int(line.rsplit(" ", 1)[1]) for line in blocks]
+    assert steps == sorted(steps)
+    mib = sum(float(line.split(" MB")[0].rsplit(" ", 1)[1]) for line in blocks)
+    said = lines[end].split()
+    assert float(said[2]) == pytest.approx(mib, abs=1e-4)
+    assert said[3:7] == ["MB", "leaked", "in", str(len(blocks))]
+
+
+def test_blocks_freed_when_the_program_ended_are_listed() -> None:
+    """An interpreter that exits frees its lists: nothing is alive at the very end, and all of it leaked."""
+    run = leaky_job(ranks=1)
+    for step in range(24):
+        run.free(90_000 + step, ((step + 1) << 24) + 0x100000, step=24)
+    made = analyse(run)
+    (finding,) = made.summary.leaks
+    assert made.summary.holdings[0].end_bytes == (1 << 20) + 24 * 4096
+    (said,) = [line for line in plain_text(made).splitlines() if line.startswith("====== SUMMARY")]
+    assert said.split()[-3:-1] == [str(finding.blocks), "allocations"]
+
+
+def test_gap_table_in_upstreams_shape() -> None:
+    """Within step 2 the pool goes from 1000 to 4000 bytes, within step 3 from 1000 to 2000."""
+    run = FakeRun([process(1)])
+    npu = {"device_type": DeviceType.NPU, "device": 3, "pool": Pool.PTA}
+    run.malloc(1, 0x1000, 1000, **npu)
+    for step in range(1, 5):
+        run.add(Kind.STEP, 10 * step, step=step)
+        run.malloc(10 * step + 1, 0x2000, 3000 if step == 2 else 1000, step=step, **npu)
+        run.free(10 * step + 2, 0x2000, step=step, **npu)
+    lines = plain_text(analyse(run)).splitlines()
+    (title,) = [number for number, line in enumerate(lines) if line.startswith("======= ")]
+    assert "Pytorch Caching memory pool" in lines[title]
+    assert "npu:3 of rank 0 =======" in lines[title]
+    assert lines[title + 1].split() == ["MinAlloc/MaxAlloc(%)", "MinAllocMem(MB)", "StepId"]
+    for offset, (word, percent, step) in enumerate((("MinGap", 25.0, 2), ("MaxGap", 50.0, 3)), 2):
+        cells = lines[title + offset].split()
+        assert (cells[0], float(cells[1]), int(cells[-1])) == (word, percent, step)
+
+
+def test_plain_when_not_a_terminal(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(analysis)
+    assert "\x1b" not in text
+    stream = io.StringIO()
+    print_text(text, stream)
+    assert stream.getvalue() == text + "\n"
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream.truncate(0)
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    print_text(text, stream)
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    run = leaky_job()
+    run.info["program"] = ["python", "\x1b]0;owned\x07.py"]
+    assert "\x1b" not in plain_text(analyse(run))
+
+
+def test_outputs_of_a_stored_run(tmp_path: Path) -> None:
+    """From the tables on disk to every file, and again without leaving anything twice."""
+    path = leaky_job().save(tmp_path / "run_1")
+    stages = []
+
+    outcome = write_outputs(path, progress=lambda stage, *_: stages.append(stage))
+
+    assert [(f.line, f.ranks) for f in outcome.summary.leaks] == [(61, (2,)), (58, (0, 1, 2, 3))]
+    made = {str(file.relative_to(path)) for file in outcome.files}
+    assert made >= {"cluster/leaks.csv", "cluster/steps.csv", "cluster/summary.json", "steps.parquet", "summary.txt"}
+    assert len([name for name in made if name.endswith(".csv") and "/device_cpu/dump/memscope_dump_" in name]) == 4
+    for directory in path.glob("msmemscope_*_ascend"):
+        assert json.loads((directory / "config.json").read_text())["dataFormat"] == 0
+    assert len(list(path.glob("msmemscope_*_ascend/config.json"))) == 4
+    for file in outcome.files:
+        if file.name != "config.json":  # upstream's mode for this one is 0640
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (path / "summary.txt").read_text() == outcome.text
+    assert {"following the blocks", "writing csv files"} <= set(stages)
+
+    before = sorted(path.rglob("*"))
+    write_outputs(path)
+    assert sorted(path.rglob("*")) == before
+
+
+def test_database_on_request(tmp_path: Path) -> None:
+    path = leaky_job(ranks=1).save(tmp_path / "run_1")
+    write_outputs(path, config=Config(format="db"))
+    assert len(list(path.rglob("memscope_dump_*.db"))) == 1
+    assert list(path.rglob("memscope_dump_*.csv")) == []
+
+
+def test_no_leak_analysis_under_steps(tmp_path: Path) -> None:
+    """A leak needs every step; with --steps nothing is claimed."""
+    path = leaky_job().save(tmp_path / "run_1")
+    outcome = write_outputs(path, config=Config(steps=(3, 4)))
+    assert outcome.summary.findings == ()
+    assert "LEAK" not in outcome.text
+    assert "leaks were not looked for" in outcome.text
+    assert "No leak was found" not in outcome.text
+
+
+def test_full_disk_costs_only_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = leaky_job(ranks=1).save(tmp_path / "run_1")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(outputs, "write_dumps", full)
+    with pytest.raises(OutputError, match=r"cannot write the per-device csv files .*No space left.*analyze") as caught:
+        write_outputs(path)
+    assert "\n" not in str(caught.value)
+    assert (path / "cluster" / "leaks.csv").exists()
+    assert caught.value.outcome.text.startswith("msMemScope")
+
+
+def test_stacks_that_would_fill_the_disk_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = leaky_job(ranks=1).save(tmp_path / "run_1")
+    monkeypatch.setattr(outputs, "_STACK_BYTES", 10)
+    outcome = write_outputs(path)
+    assert any("no call stacks" in note for note in outcome.notes)
+    (dump,) = path.rglob("memscope_dump_*.csv")
+    assert "train.py" not in dump.read_text()
+
+
+def test_summary_of_one_rank(tmp_path: Path) -> None:
+    path = leaky_job().save(tmp_path / "run_1")
+    assert "train.py:61" in summary_text(path, rank=2)
+    assert "train.py:61" not in summary_text(path, rank=1)
+    with pytest.raises(InputError, match="no rank 9 was recorded; its ranks are 0-3"):
+        summary_text(path, rank=9)
+    with pytest.raises(RunError):
+        summary_text(tmp_path)

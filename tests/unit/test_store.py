@@ -1,0 +1,284 @@
+"""From batches to tables and back, and what a shard finds again after a crash at any point."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from msmemscope.aggregate import wire
+from msmemscope.aggregate.coordinator import Coordinator
+from msmemscope.aggregate.shard import Shard
+from msmemscope.aggregate.store import Chunk, Store, Stored
+from msmemscope.errors import RunError
+from msmemscope.tables import EVENT_SCHEMA, Run
+from msmemscope.vocabulary import EVENT_COLUMNS, Kind
+
+S = "0123456789abcdef"
+EVENT = 96
+HEADER = {"rank": 0, "world_size": 2, "pid": 4711, "parent_ring_id": 0, "host": "here", "created_ns": 1, "lost": {}}
+
+
+def columns(first: int, n: int, **more: Any) -> dict[str, bytes]:
+    """Events numbered from `first` in attr; everything else follows from the number."""
+    number = np.arange(first, first + n)
+    values: dict[str, Any] = {
+        "kind": 16 + number % 2,
+        "ts": 1000 + number,
+        "ptr": number * 64,
+        "attr": number,
+        "size": 8,
+    }
+    values |= more
+    return {name: np.broadcast_to(np.asarray(values.get(name, 0)).astype(dtype), n).tobytes()
+            for name, dtype in EVENT_COLUMNS.items()}  # fmt: skip
+
+
+def message(first: int, n: int, ring: int = 1, texts: dict[int, bytes] | None = None, **more: Any) -> bytes:
+    """The batch message of events first .. first + n - 1, each 96 bytes of the ring."""
+    texts = texts or {}
+    strings = {
+        "id": np.array(list(texts), "<u8").tobytes(),
+        "bytes": np.array([len(text) for text in texts.values()], "<u4").tobytes(),
+        "text": b"".join(texts.values()),
+    }
+    frames = dict.fromkeys(wire.FRAME_BYTES, b"")
+    stacks = dict.fromkeys([*wire.STACK_BYTES, "frames"], b"")
+    fields = {"ring": ring, "offset": first * EVENT, "length": n * EVENT, "n": n, "round": 0, "clock": 0}
+    fields |= {
+        "holes": 0,
+        "invalid": 0,
+        "cols": columns(first, n),
+        "strings": strings,
+        "frames": frames,
+        "stacks": stacks,
+    }
+    return wire.pack("batch", S, **(fields | more))
+
+
+def announcement(ring: int = 1, start: int = 0, **identity: Any) -> bytes:
+    return wire.pack("ring", S, ring=ring, identity=HEADER | identity, start=start, final=False)
+
+
+class Life:
+    """One life of an aggregator over a run directory, without process and socket."""
+
+    def __init__(self, run: Path, roll_rows: int = 10**9) -> None:
+        run.mkdir(exist_ok=True)
+        before = Run(run).info.get("processes", []) if (run / "run.json").exists() else []
+        self.shard = Shard(run, S, roll_rows)
+        self.shard.recover(before)
+        self.coordinator = Coordinator(run, {"session": S}, "0", self.shard)
+        self.shard.before_roll = self.coordinator.write
+
+    def tell(self, data: bytes) -> dict[str, Any]:
+        (answer,) = self.shard.answer(data)
+        return wire.unpack(answer, S, wire.SHARD_TYPES)
+
+    def finish(self) -> None:
+        assert self.shard.close(10)
+        self.coordinator.write(finished=True)
+
+
+def numbers(run: Path, **query: Any) -> list[int]:
+    return [n for batch in Run(run).events(columns=["attr"], **query) for n in batch["attr"].to_pylist()]
+
+
+def test_tables_hold_what_the_batches_held(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run)
+    life.tell(announcement())
+    life.tell(message(0, 1000, cols=columns(0, 1000, device=-1, stack_py=5, total=-1)))
+    life.tell(announcement(ring=2, rank=-1))
+    life.tell(message(0, 10, ring=2))
+    life.finish()
+
+    (part,) = run.glob("events/rank=00000/part-*.parquet")
+    table = pq.read_table(part, partitioning=None)
+    assert table.schema.equals(EVENT_SCHEMA, check_metadata=False)
+    expected = columns(0, 1000, device=-1, stack_py=5, total=-1)
+    for name, dtype in EVENT_COLUMNS.items():
+        assert table[name].to_numpy().tolist() == np.frombuffer(expected[name], dtype).tolist(), name
+    assert set(table["pid"].to_pylist()) == {4711}
+    assert set(table["ring"].to_pylist()) == {1}
+    assert (run / "events/rank=none").is_dir()
+    opened = Run(run)
+    assert opened.ranks == [0]
+    assert sum(batch.num_rows for batch in opened.events(rank=0)) == 1000
+    assert sum(batch.num_rows for batch in opened.events()) == 1010
+    assert numbers(run, rank=0, kinds=[Kind.MALLOC]) == list(range(0, 1000, 2))
+
+
+def test_definitions_are_written_once_and_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    life.tell(announcement())
+    frames = {"id": (21, 22), "file": (7, 8), "function": (8, 7), "line": (58, 3), "kind": (0, 1)}
+    packed = {name: np.array(values, "<u8" if wire.FRAME_BYTES[name] == 8 else "<u4").tobytes()
+              for name, values in frames.items()}  # fmt: skip
+    stacks = {"id": np.array([31], "<u8").tobytes(), "count": np.array([2], "<u4").tobytes(), "kind": bytes(4),
+              "frames": np.array([22, 21], "<u8").tobytes()}  # fmt: skip
+    texts = {7: b"train.py", 8: b"\xffbroken", 9: b""}
+    life.tell(message(0, 1, texts=texts, frames=packed, stacks=stacks))
+    life.shard.roll()
+    life.tell(message(1, 1, texts=texts))
+    life.finish()
+    opened = Run(run)
+    assert [opened.string(id) for id in (0, 7, 8, 9, 99)] == ["", "train.py", "\ufffdbroken", "", "unknown"]
+    inner, outer = opened.stack(31)
+    assert (inner.file, inner.function, inner.line, inner.kind) == ("\ufffdbroken", "train.py", 3, "native")
+    assert (outer.file, outer.function, outer.line, outer.kind) == ("train.py", "\ufffdbroken", 58, "python")
+    assert opened.stack(0) == opened.stack(32) == ()
+    assert sum(pq.read_metadata(path).num_rows for path in run.glob("strings/part-*.parquet")) == 3
+
+
+def test_batches_out_of_turn_are_answered_by_where_to_go_on(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run")
+    assert life.tell(message(0, 5))["type"] == "refuse"  # nobody announced the ring
+    life.tell(announcement())
+    assert life.tell(message(0, 10)) | {"epoch": 0} == {
+        "v": 1, "type": "ack", "session": S, "epoch": 0, "ring": 1, "offset": 10 * EVENT, "round": 0, "rewind": False,
+        "final": False,
+    }  # fmt: skip
+    for late in (message(0, 10), message(3, 20), message(11, 5)):  # again, overlapping, and with a gap before it
+        answer = life.tell(late)
+        assert (answer["rewind"], answer["offset"]) == (True, 10 * EVENT)
+    life.tell(message(10, 5))
+    life.finish()
+    assert numbers(tmp_path / "run") == list(range(15))
+
+
+def test_every_crash_point_of_a_roll_is_recovered(tmp_path: Path) -> None:
+    """Two ranks, so a roll writes two parts: killed before the first, between them, after both, before the
+    segments are deleted."""
+    base = tmp_path / "base"
+    life = Life(base)
+    for ring in (1, 2):
+        life.tell(announcement(ring=ring, rank=ring - 1))
+        life.tell(message(0, 50, ring=ring))
+    life.coordinator.write()
+    life.shard._journal.close()
+    rolled = tmp_path / "rolled"
+    shutil.copytree(base, rolled)
+    second = Life(rolled)
+    second.finish()
+    parts = sorted(path.relative_to(rolled) for path in rolled.rglob("part-*.parquet"))
+    assert len([part for part in parts if part.parts[0] == "events"]) == 2
+    for there in range(len(parts) + 1):
+        crashed = tmp_path / f"crashed{there}"
+        shutil.copytree(base, crashed)  # the journal still holds everything ...
+        for part in parts[:there]:  # ... and so many parts were renamed into place
+            (crashed / part.parent).mkdir(exist_ok=True)
+            shutil.copy(rolled / part, crashed / part)
+        (crashed / "events" / "part-000007.tmp").write_bytes(b"half a part")
+        after = Life(crashed)
+        answer = after.tell(wire.pack("hello", S, host="here", agent_pid=1, clock=0))
+        assert answer["stored"] == {1: 50 * EVENT, 2: 50 * EVENT}
+        after.tell(message(50, 5, ring=1))
+        after.finish()
+        assert numbers(crashed, rank=0) == list(range(55))
+        assert numbers(crashed, rank=1) == list(range(50))
+        assert not list(crashed.rglob("*.tmp"))
+
+
+def test_a_roll_that_fails_is_continued(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    chunk = Chunk()
+    chunk.add(0, 1, wire.batch(wire.unpack(message(0, 10, texts={7: b"x"}), S, wire.AGENT_TYPES)))
+    chunk.add(1, 1, wire.batch(wire.unpack(message(0, 10, ring=2), S, wire.AGENT_TYPES)))
+    (tmp_path / "events" / "rank=00001").touch()  # no directory can be made there
+    with pytest.raises(OSError, match="exists"):
+        store.write(chunk)
+    (tmp_path / "events" / "rank=00001").unlink()
+    store.write(chunk)
+    assert {ring: stored.rows for ring, stored in store.scan().items()} == {1: 10, 2: 10}
+    assert len(list(tmp_path.glob("strings/part-*"))) == 1
+
+
+def test_what_exists_nowhere_is_told_as_missing(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run")
+    life.tell(announcement())
+    life.tell(message(0, 10))
+    answer = life.tell(announcement(start=30 * EVENT))
+    assert answer["offset"] == 30 * EVENT
+    life.tell(message(30, 5))
+    life.finish()
+    info = Run(tmp_path / "run").info
+    assert info["losses"]["missing_bytes"] == 20 * EVENT
+    assert numbers(tmp_path / "run") == [*range(10), *range(30, 35)]
+
+
+def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run")
+    life.tell(announcement())
+    usage = {"ts": 1, "device": "cpu", "used": 1, "total": 2, "processes": [[1, 4711, 4096]]}
+    whole = [
+        message(0, 4, texts={7: b"x"}),
+        announcement(ring=2),
+        wire.pack("usage", S, **usage),
+        wire.pack("bye", S, host="here", rings={1: 96}, lost={1: {16: 3}}, left_out={"unread_bytes": 1}),
+        wire.pack("hello", S, host="here", agent_pid=1, clock=0),
+    ]
+    chance = np.random.default_rng(2)
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(whole[int(chance.integers(len(whole)))])
+        for place in chance.integers(0, len(data), int(chance.integers(1, 4))):
+            data[place] = int(chance.integers(256))
+        for answer in life.shard.answer(bytes(data)):
+            refused += wire.unpack(answer, S, wire.SHARD_TYPES)["type"] == "refuse"
+    assert refused > 1000
+    assert life.shard.losses.refused_messages == refused
+    life.finish()
+    assert set(Run(tmp_path / "run").skipped) == set()
+
+
+def test_ranges_of_a_ring_are_joined() -> None:
+    a = Stored(((0, 10),), 1, 5, 6)
+    b = Stored(((10, 20), (30, 40)), 2, 3, 9, 1)
+    assert a.joined(b) == b.joined(a) == Stored(((0, 20), (30, 40)), 3, 3, 9, 1)
+    assert a.joined(Stored()) == a
+    assert a.joined(b).end == 40
+    assert [a.joined(b).covers(offset) for offset in (0, 19, 20, 30, 40)] == [True, True, False, True, False]
+    assert Stored.from_metadata(b.to_metadata()) == b
+
+
+def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no run\.json"):
+        Run(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunError, match="cannot be read"):
+        Run(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 99}')
+    with pytest.raises(RunError, match="schema 99"):
+        Run(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 1, "processes": [{}]}')
+    with pytest.raises(RunError, match="describes a process wrongly"):
+        Run(tmp_path)
+
+
+def test_corrupt_parts_are_skipped_and_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    life.tell(announcement())
+    for first in (0, 100, 200, 300):
+        life.tell(message(first, 100))
+        life.shard._wait()
+        life.shard.roll()
+    life.finish()
+    parts = sorted(run.glob("events/rank=00000/part-*.parquet"))
+    assert len(parts) == 4
+    parts[0].write_bytes(b"")
+    parts[1].write_bytes(parts[1].read_bytes()[:-100])
+    data = bytearray(parts[2].read_bytes())
+    data[4:200] = bytes(196)  # the footer is whole, the pages are not
+    parts[2].write_bytes(data)
+    opened = Run(run)
+    found = [n for batch in opened.events(columns=["attr", "ts", "kind"]) for n in batch["attr"].to_pylist()]
+    assert found == list(range(300, 400))
+    assert len(opened.skipped) == 3
+    assert all("rank=00000/part-00000" in line for line in opened.skipped)
