@@ -9,10 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-# Pytest's importlib mode leaves sys.path alone; the tests here share `running` and `truth`.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from running import Outcome, Watch, run_tool, torchrun
 from truth import read_truth
 
