@@ -50,7 +50,6 @@ setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
 	OMP_NUM_THREADS=1 msmemscope --output-path $(DEMO_OUTPUT) torchrun --standalone --nproc-per-node 4 examples/leaky_ddp.py
-	@echo "Run directory: $$(ls -1dt $(DEMO_OUTPUT)/run_* | head -n 1)"
 
 ##@ Test
 
