@@ -49,8 +49,7 @@ setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and
 .PHONY: demo
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
-	@msmemscope --output-path $(DEMO_OUTPUT) torchrun --nproc-per-node 4 examples/leaky_ddp.py
-	@echo "Run directory: $$(ls -1dt $(DEMO_OUTPUT)/run_* | head -n 1)"
+	@$(PY) examples/demo.py --output-path $(DEMO_OUTPUT)
 
 ##@ Test
 
@@ -142,7 +141,7 @@ format: $(TOOLS) ## let ruff and clang-format rewrite the sources
 bench: setup ## every benchmark; each prints a table of ratios and medians
 	cmake -S . -B build/bench $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=Release
 	$(call CMAKE_BUILD,build/bench)
-	build/bench/tests/native/ring_bench
+	for program in build/bench/tests/native/*_bench; do echo; echo "== $$program"; "$$program"; done
 	for file in benchmarks/*.py; do [ -e "$$file" ] || continue; echo; echo "== $$file"; $(PY) "$$file"; done
 
 .PHONY: fuzz

@@ -1,15 +1,15 @@
 // What one memory event costs beyond the hooked call: pairs of MALLOC and FREE through libraries that stand for
 // torch's, without hooks, with hooks and recording off, and recording. A reader thread makes room, as the agent
 // does. Prints the median of rounds; figures of one process, so ratios hold on a noisy machine.
+#include <dirent.h>
+#include <time.h>
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <dirent.h>
 #include <string>
 #include <thread>
-#include <time.h>
-#include <unistd.h>
 #include <vector>
 
 #include "hook/recorder.h"
@@ -66,7 +66,8 @@ int main() {
                 DIR* entries = opendir(directory.c_str());
                 while (const dirent* entry = readdir(entries)) {
                     const std::string file = entry->d_name;
-                    if (file.size() > 5 && file.substr(file.size() - 5) == ".ring") ring.open((directory + "/" + file).c_str(), true);
+                    if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
+                        ring.open((directory + "/" + file).c_str(), true);
                 }
                 closedir(entries);
             } else {
@@ -94,7 +95,8 @@ int main() {
     printf("per event, median of %d rounds of %d pairs\n", kRounds, kPairs);
     printf("  not hooked          %7.1f ns\n", median(plain));
     printf("  hooked, off         %7.1f ns\n", median(off));
-    printf("  recording           %7.1f ns   (+%.1f ns, lost %llu)\n", median(on), median(on) - median(plain), stats.lost);
+    printf("  recording           %7.1f ns   (+%.1f ns, lost %llu)\n", median(on), median(on) - median(plain),
+           stats.lost);
     const std::string clean = "rm -rf " + directory;
     return std::system(clean.c_str());
 }

@@ -4,9 +4,9 @@
 
 Writers (realistic churn: size classes, addresses from free lists, running counters, no stacks) write into rings of
 the default size as fast as they are emptied. Agent and aggregator drain them, both pinned to one core; the writers
-run on the others. Afterwards the tracker reads the tables on the same core. The rate is events per second of CPU time of all
-three together, start-up of the processes taken off by a run of one event; the wall clock's rate stands beside it, and
-the two differ when the machine has other work.
+run on the others. Afterwards the tracker reads the tables on the same core. The rate is events per second of CPU time
+of all three together, start-up of the processes taken off by a run of one event; the wall clock's rate stands beside
+it, and the two differ when the machine has other work.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from rings import Job, build_writer
+from rings import Job, build_writer  # noqa: E402
 
-from msmemscope.analysis import blocks
-from msmemscope.tables import Run
+from msmemscope.analysis import blocks  # noqa: E402
+from msmemscope.tables import Run  # noqa: E402
 
 RING_BYTES = 16 << 20
 

@@ -6,6 +6,7 @@ had when they are started again: what a SIGKILL takes from them is only time.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +18,12 @@ import msmemscope
 from msmemscope.collect.session import FINISH, Session
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
-RESTARTS = 20  # per service and run; a service that cannot live is given up, and said so
+# A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
+# a while is started again however often it is killed.
+QUICK_DEATHS = 5
+SHORT_LIFE_S = 5.0
 RESTART_PAUSE_S = 0.2
+_DECIDED = (0, 2, 3, 4)  # it ended as it should, or said itself why it cannot go on
 
 
 class Service:
@@ -30,9 +35,11 @@ class Service:
         self.status: int | None = None  # its last exit status once it is not started again
         self._session = session
         self._not_before = 0.0
+        self._quick_deaths = 0
         self._start()
 
     def _start(self) -> None:
+        self._born = time.monotonic()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
         # Where this package was imported from, installed or not.
         package = Path(msmemscope.__file__).resolve().parent.parent
@@ -63,14 +70,21 @@ class Service:
         if status is None:
             return
         if self._not_before == 0.0:
-            if status == 0 or status in (2, 3, 4) or self.restarts >= RESTARTS:
+            lived_s = time.monotonic() - self._born
+            self._quick_deaths = self._quick_deaths + 1 if lived_s < SHORT_LIFE_S else 0
+            if status in _DECIDED or self._quick_deaths >= QUICK_DEATHS:
                 self.status = status
                 return
-            self._not_before = time.monotonic() + RESTART_PAUSE_S
+            self._not_before = time.monotonic() + RESTART_PAUSE_S * 2**self._quick_deaths
         if time.monotonic() >= self._not_before:
             self._not_before = 0.0
             self.restarts += 1
             self._start()
+
+    def ask_to_finish(self) -> None:
+        """SIGTERM: write what there is, and end."""
+        if self._process.poll() is None:
+            self._process.terminate()
 
     def stop(self) -> None:
         """Ends it for good."""
@@ -94,16 +108,23 @@ class Services:
 
     def tend(self) -> None:
         self.aggregator.tend()
+        was_running = self.agent.is_running
         self.agent.tend()
+        if was_running and not self.agent.is_running and self.agent.status != 0:
+            # Nobody will say goodbye for it any more.
+            self.aggregator.ask_to_finish()
 
     @property
     def are_done(self) -> bool:
         """Nothing more will come: the aggregator has ended, for good or because it cannot live."""
         return not self.aggregator.is_running
 
-    def finish(self) -> None:
+    def finish(self, exit_status: int | None = None) -> None:
         """Tells both that the program has ended."""
-        Path(self._session.path(FINISH)).touch()
+        path = Path(self._session.path(FINISH))
+        unfinished = path.with_name(FINISH + "~")
+        unfinished.write_text(json.dumps({"exit_status": exit_status, "ended_wall_ns": time.time_ns()}), "utf-8")
+        unfinished.rename(path)
 
     def stop(self) -> None:
         self.agent.stop()

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,8 +34,7 @@ def run(config: Config, argv: list[str]) -> int:
     services = Services(session)
     try:
         status = _run_program(session, argv, services)
-        _note_exit(session, status)
-        _finish(session, services)
+        _finish(session, services, status)
     finally:
         services.stop()
         shutil.rmtree(session.directory, ignore_errors=True)
@@ -72,15 +70,9 @@ def _concerns_program(arrived: signal.struct_siginfo) -> bool:
     return arrived.si_code != _SI_KERNEL
 
 
-def _note_exit(session: Session, status: int) -> None:
-    session.facts["exit_status"] = status
-    session.facts["ended_wall_ns"] = time.time_ns()
-    session.write()
-
-
-def _finish(session: Session, services: Services) -> None:
+def _finish(session: Session, services: Services, status: int) -> None:
     """Waits until everything is stored and written. A second Ctrl-C gives the outputs up, not the events."""
-    services.finish()
+    services.finish(status)
     interrupts = 0
     while not services.are_done:
         arrived = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}, POLL_S)

@@ -83,16 +83,16 @@ def step() -> None:
 
 def list_analyzers() -> list[str]:
     """The names of the analyses that can be run on a run's tables."""
-    from msmemscope.analysis import registry
+    from msmemscope.analysis.registry import list_analyzers as names
 
-    return list(registry.list_analyzers())
+    return names()
 
 
 def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
     """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
-    from msmemscope.analysis import registry
+    from msmemscope.analysis.registry import get_analyzer_config as config_of
 
-    return dict(registry.get_analyzer_config(analyzer_type))
+    return config_of(analyzer_type)
 
 
 def _session() -> Session:

@@ -185,7 +185,8 @@ def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tupl
 def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
     if not shard.close(GIVE_UP_S):
         raise MemscopeError(
-            f"{run}: the tables could not be written; the journal holds the rest: make room, then msmemscope analyze {run}"
+            f"{run}: the tables could not be written; the journal holds the rest: "
+            f"make room, then msmemscope analyze {run}"
         )
     (run / "journal").rmdir()
     coordinator.write_losses()
@@ -193,7 +194,7 @@ def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
 
 def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator) -> int:
     """Rolls, writes the outputs and the last run.json."""
-    coordinator.end(_as_the_supervisor_left_it(session_dir, session))
+    coordinator.end(_read_finish(session_dir / "finish"))
     _write_tables(run, shard, coordinator)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on only what can be made again is at stake
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
@@ -201,9 +202,17 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         return 0
     coordinator.write()
     try:
-        from msmemscope.report.outputs import write_outputs  # imports the analyses: only now
+        from msmemscope.report.console import print_text
+        from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
 
-        write_outputs(run, config=session.get("config"))
+        try:
+            outcome = write_outputs(run, config=session.get("config"))
+        except OutputError as error:
+            print_text(error.outcome.text)
+            raise
+        print_text(outcome.text)
+        for note in outcome.notes:
+            print(f"[msmemscope] Note: {note}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         print(f"[msmemscope] the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
               file=sys.stderr)  # fmt: skip
@@ -221,12 +230,13 @@ def _try_write(coordinator: Coordinator) -> None:
         return
 
 
-def _as_the_supervisor_left_it(session_dir: Path, session: dict[str, Any]) -> dict[str, Any]:
-    """session.json once more: by now it says how the program ended. The old one when it is gone."""
+def _read_finish(path: Path) -> dict[str, Any]:
+    """What the supervisor says of the program's end; {} when it says nothing."""
     try:
-        return read_session(session_dir)
-    except MemscopeError:
-        return session
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _lock(path: Path) -> int:

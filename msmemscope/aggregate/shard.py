@@ -308,7 +308,8 @@ class Shard:
 
     def _finish_roll(self) -> None:
         future, self._future = self._future, None
-        assert future is not None and self._rolling is not None
+        assert future is not None
+        assert self._rolling is not None
         try:
             future.result()
         except Bad as error:

@@ -256,7 +256,7 @@ def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
         compression="zstd",
         compression_level={name: -5 if name in constant else 1 for name in schema.names},
         use_dictionary=varying,
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in DELTA_COLUMNS},
+        column_encoding=dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         dictionary_pagesize_limit=4 << 20,
         write_statistics=["ts", "kind", "step", "ring"],
     ) as writer:

@@ -55,7 +55,8 @@ class Tracked:
         first and latest allocation), order (number of its latest allocation among all of its process, from 1).
     site_steps: site, step, live_bytes, live_blocks at the END of that step. Only closed steps, and only where it
         changed: it holds until the site's next row, and before the first it is 0. Use `levels` to read it.
-    survivors: site, birth_step, bytes, blocks: what is alive now, by the step it was born in; sorted by both.
+    survivors: site, birth_step, bytes, blocks: what was alive at the end of the last closed step (not now: a program
+        frees all it had after its last step), by the step it was born in; of the open step what is alive now. Sorted.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, start_reserved,
         end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts, end_ts, complete.
         One row for every step since the pool's first event; complete is False for the last, still open one.
@@ -97,16 +98,17 @@ class Tracked:
     def levels(self, sites: npt.ArrayLike, steps: npt.ArrayLike, column: str = "live_bytes") -> npt.NDArray[np.int64]:
         """What each site held at the end of each step: shape (len(sites), len(steps)), `column` of site_steps.
 
-        Steps before a site's first row read 0, steps after its last row its last value. About 30 bytes of memory per
-        element: ask for many sites in portions.
+        Steps before a site's first row (negative ones too) read 0, steps after its last row its last value. About 30
+        bytes of memory per element: ask for many sites in portions.
         """
-        wanted = _step_key(np.asarray(sites)[:, None], np.asarray(steps)[None, :])
+        at_step = np.asarray(steps, dtype=np.int64)[None, :]
+        wanted = _step_key(np.asarray(sites)[:, None], np.maximum(at_step, 0))
         keys, order = self._site_step_index
         if len(keys) == 0:
             return np.zeros(wanted.shape, dtype=np.int64)
         at = np.searchsorted(keys, wanted, side="right") - 1
-        same_site = (at >= 0) & (keys[at] >> np.uint64(32) == wanted >> np.uint64(32))
-        return np.where(same_site, self.site_steps[column][order][at], np.int64(0))
+        holds = (at >= 0) & (at_step >= 0) & (keys[at] >> np.uint64(32) == wanted >> np.uint64(32))
+        return np.asarray(np.where(holds, self.site_steps[column][order][at], 0), dtype=np.int64)
 
     @cached_property
     def _site_step_index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:

@@ -10,15 +10,16 @@ Three steps, none of which ever joins different sets of ranks:
 3. `join_graphs`: a loop that keeps its loss keeps all that the forward pass saved for backward. Many lines then leak in
    the same steps. They are joined under the line that made the kept tensor.
 
-What step 3 tells apart, and what not. The kept tensor (the root) is known by its size, a scalar, its place, the loop
-and not a module, and its order: first allocated after the forward pass. Joined are the lines with the same rhythm that
-were first allocated before it: under a module's forward(), in the root's own statement, between forward and root, and
-small ones before (the batch). A kept graph is believed only when at least two blocks per step, other than
-the scalar, belong to it and one of them lies under forward(); so a layer's cache or a single stored activation beside
-a list of scalars stays what it is. User code called directly by
-a module but not as forward() (a hook) is never joined, nor is anything allocated after the root. Not told apart:
-several outputs kept by hooks, or a cache in a layer, with the same rhythm as a kept scalar. They are listed in
-the finding's evidence.
+What step 3 tells apart, and what not. The kept tensor (the root) is known by its place, the loop and not a module, and
+its order: first allocated after the forward pass; a scalar there is preferred, but a loss may share the storage of what
+it was reduced from, or one call stack with it. Joined are the lines with the same rhythm that were first allocated
+before the root and below the loop: the forward pass, the batch, what lies between. A kept graph is believed only when
+several blocks per step belong to it and at least one lies under a module's forward(); so a layer's cache or a single
+stored activation beside a list of scalars stays what it is. User code called directly by a module but not as forward()
+(a hook) is never joined, nor is anything allocated after the root, in a thread, or in another process. Not told apart
+from a kept graph with the same rhythm on the same ranks: other tensors kept that were made before the loss, several
+outputs kept by hooks, a cache in a layer. They are listed in the finding's evidence, and a leak of their own once the
+graph is gone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msmemscope.analysis.frames import in_hook, loop_index, module_index, user_chain, user_index
+from msmemscope.analysis.frames import in_autograd_function, in_hook, loop_index, module_index, user_chain, user_index
 from msmemscope.analysis.growth import Growth
 from msmemscope.vocabulary import DeviceType
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 # A tensor of one element. Device pools round up to their smallest block.
 _SCALAR_HOST_BYTES = 16
 _SCALAR_DEVICE_BYTES = 512
-# Lines before the forward pass are joined to a kept graph when they are at most this share of it: the batch.
+# A line outside the loop, such as a thread that loads batches, is joined when it is at most this share of the graph.
 _BATCH_SHARE = 0.1
 _SAME_RHYTHM = 0.9
 
@@ -166,10 +167,11 @@ class _Line:
         sample = cause.largest
         loop = loop_index(sample.stack, sample.loop_stack)
         user = user_index(sample.stack)
-        self.loop_line = None if loop is None else (sample.stack[loop].file, sample.stack[loop].line)
+        self.below_loop = loop is not None
         self.in_loop = loop is not None and user == loop
         self.in_module = module_index(sample.stack, loop) is not None
         self.in_hook = in_hook(sample.stack)
+        self.in_function = in_autograd_function(sample.stack)
         self.rhythm = max(leaks, key=lambda leak: leak.growth.bytes_per_step).growth
         self.bytes_per_step = sum(leak.growth.bytes_per_step for leak in leaks)
         self.blocks_per_event = sum(_blocks_per_event(leak.growth) for leak in leaks)
@@ -177,6 +179,11 @@ class _Line:
         self.first_ts = min(leak.first_ts for leak in leaks)
         scalars = [leak.first_ts for leak in leaks if _is_scalar(leak)]
         self.scalar_ts = max(scalars, default=None)
+
+    @property
+    def weight(self) -> float:
+        """Blocks per event as evidence of a graph; what a custom autograd function made is evidence enough."""
+        return max(self.blocks_per_event, 2.0) if self.in_function else self.blocks_per_event
 
     @property
     def in_forward(self) -> bool:
@@ -190,19 +197,9 @@ def _join_graph(lines: list[_Line]) -> list[Cause]:
         return [line.cause for line in lines]
     root_ts = root.first_ts if root.scalar_ts is None else root.scalar_ts
     before = [line for line in lines if line is not root and line.first_ts < root_ts and not line.in_hook]
-    forward = [line for line in before if line.in_module]
-    forward_ts = max((line.first_ts for line in forward), default=root_ts)
-    joined = list(forward)
-    small = []
-    for line in before:
-        if line.in_module:
-            continue
-        if (line.loop_line is not None and line.loop_line == root.loop_line) or line.first_ts > forward_ts:
-            joined.append(line)
-        else:
-            small.append(line)
+    joined = [line for line in before if line.in_module or line.below_loop]
     size = root.bytes_per_step + sum(line.bytes_per_step for line in joined)
-    joined.extend(line for line in small if line.bytes_per_step <= _BATCH_SHARE * size)
+    joined.extend(line for line in before if line not in joined and line.bytes_per_step <= _BATCH_SHARE * size)
     root.cause.absorbed = [line.cause for line in sorted(joined, key=lambda line: line.first_ts)]
     return [line.cause for line in lines if line not in joined]
 
@@ -224,14 +221,13 @@ def _root(lines: list[_Line]) -> _Line | None:
         ts, last = max(scalars, key=lambda pair: pair[0])
         if ts >= max(line.first_ts for line in forward):
             root = last
-    parts = [line for line in forward if line is not root]
+    blocks = sum(line.weight for line in forward if line is not root)
     if root is not None:
-        blocks = root.parts_per_event + sum(line.blocks_per_event for line in parts)
-        return root if blocks >= 2 else None
-    # No scalar: the loss may live in the storage of what it was reduced from, or outputs of the model are kept.
-    blocks = sum(line.blocks_per_event for line in forward)
+        return root if blocks + root.parts_per_event >= 2 else None
+    # No scalar: the loss may live in the storage or the stack of what it was reduced from, or outputs of the model are
+    # kept with all that led to them.
     later = [line for line in lines if line.in_loop and not line.in_module and line.first_ts > end]
-    if len(later) == 1 and blocks >= 2:
+    if len(later) == 1 and blocks + later[0].blocks_per_event >= 3:
         return later[0]
     return max(forward, key=lambda line: line.first_ts) if len(forward) >= 2 and blocks >= 3 else None
 
@@ -254,7 +250,7 @@ def _same_rhythm(one: Growth, other: Growth) -> bool:
     end = min(one.last_step, other.last_step) - 1
     a = {step for step in one.events if step < end}
     b = {step for step in other.events if step < end}
-    return not one.replaced and not other.replaced and len(a & b) >= _SAME_RHYTHM * len(a | b) > 0
+    return len(a & b) >= _SAME_RHYTHM * len(a | b) > 0
 
 
 def _blocks_per_event(growth: Growth) -> float:

@@ -97,3 +97,8 @@ def in_hook(stack: Sequence[Frame]) -> bool:
         return False
     called = stack[called_by - 1]
     return is_user(called) and called.function.rpartition(".")[2] != "forward"
+
+
+def in_autograd_function(stack: Sequence[Frame]) -> bool:
+    """A torch.autograd.Function's own code made it, to be used in the backward pass."""
+    return any(frame.file.endswith("torch/autograd/function.py") for frame in stack)

@@ -1,6 +1,6 @@
 """Does a call stack keep more and more? The statistics of the leak analysis, for one site at a time.
 
-Flows in: what the site held at the end of every step, and the blocks of it that are still alive by the step they were
+Flows in: what the site held at the end of every step, and its blocks that survived the last one by the step they were
 born in. Flows out: a `Growth` (when it began, how much, how sure), or None.
 
 A program that does not leak also grows: caches fill, buffers are made late, blocks wait for the garbage collector, the
@@ -10,19 +10,19 @@ its onset to the last complete step:
 * it comes in at least `min_events` steps, and the growth of the last third is not much below the average (a cache
   that has filled up, a copy made once), nor is the silence since the latest growth unusually long; without a rhythm,
   its events must not become rarer (a cache that is still filling);
-* what is alive now was born all over the window (blocks that are replaced have young survivors only, blocks with a
-  random life few old ones), and explains the rise;
+* what is alive at the end was born all over the window (blocks that are replaced have young survivors only, blocks
+  with a random life few old ones), and explains the rise;
 * the rise goes well above every level held before the onset (a list that is cleared now and then does not);
 * Mann-Kendall's test (Kendall's tau against time, which allows for ties) rejects "no trend", and the confidence
   interval of the Theil-Sen slope lies above zero.
 
-One more shape is accepted: a fixed number of blocks, replaced by larger ones at every step by a constant amount, which
-is also what they began with: `history = torch.cat([history, x])`.
+Not claimed: a fixed number of blocks that are replaced by larger ones, as `history = torch.cat([history, x])` does. By
+the numbers it cannot be told from inputs that get longer on purpose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,12 @@ Ints = npt.NDArray[np.int64]
 _MAX_POINTS = 160
 # A site keeps all it allocates when this share of its blocks is alive at the last complete step.
 _PURE = 0.9
-# Without a rhythm this many events are needed, and Laplace's statistic must not be below this one.
+# Without a rhythm this many events are needed, and Laplace's statistic must not be below this one; with many events
+# the statistic of a filling cache is far below, and that of a leak may have more room for chance.
 _MIN_IRREGULAR = 6
 _FALLING = -0.8
-# With fewer survivors than this share of the blocks that were gained, the survivors are doubted.
-_CONFIRMED = 0.7
+_MANY = 16
+_FALLING_OF_MANY = -1.4
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ class Growth:
     """Theil-Sen slope of the live bytes, bytes per step, and its 95 % confidence interval."""
     p_value: float
     confidence: float
-    """(1 - p), less for few events and where survivors could not confirm the series."""
-    replaced: bool
-    """Blocks are not added but replaced by larger ones."""
+    """1 - p, less for few events."""
 
 
 class TrendTest:
@@ -151,7 +150,7 @@ def find_growth(
     """Judge one site, which allocated `allocs` blocks in all.
 
     All arrays have one value per step 0..S, S the last complete step: bytes and blocks held at the END of the step;
-    bytes and blocks of now living blocks by step of birth. Step 0 is the program's start and never evidence of growth.
+    bytes and blocks of the survivors by step of birth. Step 0 is the program's start and never evidence of growth.
     """
     last = len(live_bytes) - 1
     if last < limits.min_steps:
@@ -160,38 +159,14 @@ def find_growth(
         limits = MIXED
     if live_bytes[last] <= min(live_bytes[0], live_bytes[1]):
         return None
-    growth = _kept(live_bytes, live_blocks, born_bytes, born_blocks, int(born_bytes[0]), test, limits)
-    more_blocks = live_blocks[last] - min(live_blocks[0], live_blocks[1])
-    if growth is None and born_blocks[1:].sum() < _CONFIRMED * more_blocks:
-        # After its last complete step a program may tear everything down, and the survivors say nothing. The level
-        # that was never again fallen below takes their place. It also rises when the same blocks come back larger;
-        # only more blocks are kept blocks.
-        floor, more = _future_minimum(live_bytes), np.diff(_future_minimum(live_blocks), prepend=0)
-        kept = np.where(more > 0, np.diff(floor, prepend=0), 0)
-        growth = _kept(live_bytes, live_blocks, kept, more, int(floor[0]), test, limits)
-        if growth is not None:
-            growth = replace(growth, confidence=round(0.95 * growth.confidence, 6))
-    return growth or (_replaced(live_bytes, live_blocks, test) if limits is not CORROBORATE else None)
-
-
-def _kept(
-    live_bytes: Ints,
-    live_blocks: Ints,
-    kept: Ints,
-    kept_blocks: Ints,
-    kept_at_start: int,
-    test: TrendTest,
-    limits: Thresholds,
-) -> Growth | None:
-    last = len(live_bytes) - 1
-    events = _sustained(np.flatnonzero(kept[1:] > 0) + 1)
-    if limits is MIXED and (_usual(kept_blocks[events]) is None or _usual(np.diff(events)) is None):
+    events = _sustained(np.flatnonzero(born_bytes[1:] > 0) + 1)
+    if limits is MIXED and (_usual(born_blocks[events]) is None or _usual(np.diff(events)) is None):
         limits = MIXED_IRREGULAR
-    if not _steady(events, kept, last, limits):
+    if not _steady(events, born_bytes, last, limits):
         return None
     onset = int(events[0])
     rise = int(live_bytes[last] - live_bytes[onset - 1])
-    total = int(kept[events].sum())
+    total = int(born_bytes[events].sum())
     earlier_peak = int(live_bytes[1:onset].max()) if onset > 1 else 0
     if rise < limits.explained * total or live_bytes[last] - earlier_peak < limits.explained * rise:
         return None
@@ -199,20 +174,24 @@ def _kept(
     if p_value > limits.alpha or low <= 0:
         return None
 
-    # Blocks that were passing through at the last step are survivors too, but the rise does not contain them.
-    total = min(total, rise)
-    blocks = int(min(kept_blocks[events].sum(), max(live_blocks[last] - live_blocks[onset - 1], 1)))
-    size, distance = _usual(kept[events]), _usual(np.diff(events))
+    size, distance = _usual(born_bytes[events]), _usual(np.diff(events))
+    blocks = int(born_blocks[events].sum())
+    # What was passing through at the last step has survived it, too: by the usual birth, or by the rise, it is no leak.
+    if size is None:
+        total, blocks = min(total, rise), min(blocks, max(int(live_blocks[last] - live_blocks[onset - 1]), 1))
+    elif born_bytes[last] > size:
+        total -= int(born_bytes[last]) - size
+        blocks -= max(int(born_blocks[last]) - _typical(born_blocks[events]), 0)
     first = onset
-    if size is not None and distance == onset and kept_at_start == size:
+    if size is not None and distance == onset and born_bytes[0] == size:
         # The first iteration did what all the others do: it belongs to the leak.
-        first, total, blocks = 0, total + size, blocks + _typical(kept_blocks[events])
+        first, total, blocks = 0, total + size, blocks + _typical(born_blocks[events])
     if size is not None and distance is not None:
         per_step = size / distance
     elif distance == 1:
         per_step = total / (last - first + 1)
     else:
-        per_step = float(kept[events[:-1]].sum()) / int(events[-1] - events[0])
+        per_step = float(born_bytes[events[:-1]].sum()) / int(events[-1] - events[0])
     sure = (1.0 - p_value) * min(1.0, 0.8 + 0.2 * len(events) / 10)
     return Growth(
         first_step=first,
@@ -226,55 +205,7 @@ def _kept(
         slope_high=high,
         p_value=p_value,
         confidence=round(sure, 6),
-        replaced=False,
     )
-
-
-def _replaced(live_bytes: Ints, live_blocks: Ints, test: TrendTest) -> Growth | None:
-    """The same number of blocks, larger by the same amount at each step, as if all steps were in them.
-
-    Inputs that get longer on purpose also grow by a constant amount, but do not begin with it.
-    """
-    limits = STRICT
-    last = len(live_bytes) - 1
-    change = np.diff(live_bytes, prepend=0)
-    events = _sustained(np.flatnonzero(change[2:] > 0) + 2)
-    if len(events) < max(limits.min_events, 6):
-        return None
-    onset = int(events[0])
-    window = slice(onset - 1, last + 1)
-    if (change[onset:] < 0).any() or len(set(live_blocks[window].tolist())) != 1 or live_blocks[last] <= 0:
-        return None
-    size, distance = _usual(change[events]), _usual(np.diff(events))
-    if size is None or distance is None or not _steady(events, np.maximum(change, 0), last, limits):
-        return None
-    total = int(live_bytes[last] - live_bytes[onset - 1])
-    missing = size * (last + 1) - int(live_bytes[last]) * distance
-    if onset > 2 or not 0 <= missing <= size:
-        return None
-    p_value, slope, low, high = test(live_bytes[window])
-    if p_value > limits.alpha or low <= 0:
-        return None
-    return Growth(
-        first_step=onset,
-        last_step=last,
-        bytes=total,
-        blocks=int(live_blocks[last]),
-        bytes_per_step=size / distance,
-        events=frozenset(events.tolist()),
-        slope=slope,
-        slope_low=low,
-        slope_high=high,
-        p_value=p_value,
-        # The length of the input may grow on purpose; nothing here can tell.
-        confidence=round(0.7 * (1.0 - p_value), 6),
-        replaced=True,
-    )
-
-
-def _future_minimum(series: Ints) -> Ints:
-    result: Ints = np.minimum.accumulate(series[::-1])[::-1]
-    return result
 
 
 def _sustained(events: Ints) -> Ints:
@@ -288,7 +219,7 @@ def _sustained(events: Ints) -> Ints:
     return events if not len(breaks) else events[len(events) - 1 - (int(breaks[0]) + 3) :]
 
 
-def _steady(events: Ints, kept: Ints, last: int, limits: Thresholds) -> bool:
+def _steady(events: Ints, born_bytes: Ints, last: int, limits: Thresholds) -> bool:
     """Events spread over the window, and going on to its end."""
     if len(events) < limits.min_events:
         return False
@@ -301,11 +232,12 @@ def _steady(events: Ints, kept: Ints, last: int, limits: Thresholds) -> bool:
     if limits is not CORROBORATE and _usual(np.diff(events)) is None:
         # Entries of a cache come at random, and ever fewer: Laplace's test for a falling rate of events.
         centre = float((events - onset).mean()) / max(length - 1, 1) - 0.5
-        if len(events) < _MIN_IRREGULAR or centre * np.sqrt(12 * len(events)) < _FALLING:
+        least = _FALLING_OF_MANY if len(events) >= _MANY else _FALLING
+        if len(events) < _MIN_IRREGULAR or centre * np.sqrt(12 * len(events)) < least:
             return False
     third = np.minimum((events - onset) * 3 // length, 2)
     counts = np.bincount(third, minlength=3)
-    sizes = np.bincount(third, weights=kept[events], minlength=3)
+    sizes = np.bincount(third, weights=born_bytes[events], minlength=3)
     average, average_bytes = len(events) / 3, float(sizes.sum()) / 3
     return bool(
         counts[0] >= limits.early_share * average

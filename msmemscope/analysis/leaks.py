@@ -14,7 +14,6 @@ Keys of a leak's `evidence`:
     sites           number of call stacks that were joined
     absorbed        lines of a kept autograd graph: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a process that the rank started (a DataLoader worker)
-    replaced        true when blocks are replaced by larger ones, not added
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
                     the host for its own memory). Only where the capacity is known and it takes less than 1e9 steps
 """
@@ -151,11 +150,7 @@ class _View:
         second = (until_two - until_one) / np.maximum(two - one, 1)
         third = (until_last - until_two) / np.maximum(last - two, 1)
         births = np.diff(self.first_birth) >= CORROBORATE.min_events
-        # Few survivors mean replaced blocks, or a program that tore everything down after its last step.
-        kept = np.bincount(self.birth_site, weights=self.birth_bytes, minlength=self.count)[: self.count]
-        gone = kept < 0.7 * level
-        constant = self._level(self.point_blocks, last) == self._level(self.point_blocks, two)
-        return np.flatnonzero(long & (third > second) & (level > second) & (births | gone | constant))
+        return np.flatnonzero(long & (third > second) & (level > second) & births)
 
     def growth(self, site: int, limits: Thresholds) -> Growth | None:
         last = int(self.site_last[site])
@@ -188,10 +183,6 @@ class _View:
         level = np.where(inside, self.point_bytes[at], 0)
         total = np.where(inside, held[at] - held[first.clip(max=len(held) - 1)], 0)
         return total + level * np.where(inside, step + 1 - self.point_step[at], 0), level
-
-    def _level(self, values: Ints, step: Ints) -> Ints:
-        at = np.searchsorted(self.point_key, _key(np.arange(self.count), np.maximum(step, 0)), side="right") - 1
-        return np.where(at >= self.first_point[:-1], values[np.maximum(at, 0)], 0)
 
     def _cause_keys(self) -> Ints:
         """A number per site, the same for the same stack in the same pool and kind of process."""
@@ -334,7 +325,6 @@ def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
         "sites": len({leak.stack_id for leak in everything}),
         "absorbed": [_absorbed(part) for part in cause.absorbed],
         "in_child": sample.in_child,
-        "replaced": growth.replaced,
         **outlook.full(everything),
     }
     total = sum(leak.growth.bytes for leak in everything)
@@ -425,8 +415,6 @@ def _advice(cause: Cause) -> str:
             f"The tensor made here keeps its autograd graph, {parts} more allocations with it: "
             "keep tensor.detach() or tensor.item() instead."
         )
-    if sample.growth.replaced:
-        return "A block is replaced by a larger one at each step: bound its length, or keep it on the host or on disk."
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]

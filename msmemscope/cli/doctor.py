@@ -21,15 +21,14 @@ from typing import Any, Literal
 
 import click
 
-import msmemscope
 from msmemscope.cli.main import HELP
 from msmemscope.cli.output_place import LITTLE_FREE_BYTES
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
+from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
 from msmemscope.errors import MemscopeError
 
-HOOK_LIBRARY = "libascend_kernel_hook.so"
 REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy", "scipy")
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 SOURCES = {
@@ -142,7 +141,7 @@ def hooks() -> Iterator[Line]:
     if importlib.util.find_spec("msmemscope._native") is None:
         yield Line("missing", "msmemscope._native", "build the package: pip install . in its source tree", fatal=True)
         return
-    library = Path(msmemscope.__file__).parent / HOOK_LIBRARY
+    library = Path(hook_library())
     if library.is_file() and os.access(library, os.R_OK):
         yield Line("ok", f"{HOOK_LIBRARY} ({library})")
     else:

@@ -13,6 +13,7 @@ once no process that wrote a ring is left.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -179,10 +180,8 @@ class Agent:
         self._context.destroy(linger=1000)
         for feed in self._feeds.values():
             feed.spool.close()
-        try:
+        with contextlib.suppress(OSError):  # something is left in it, or it was never made
             self._spools.rmdir()
-        except OSError:
-            pass  # something is left in it, or it was never made
         return 0
 
     # --- rings --------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Session:
             "output": os.path.abspath(config.output_path),
             "run": os.path.join(os.path.abspath(config.output_path), run),
             "config": config.as_dict(),
-            "argv": argv,
+            "program": argv,
             "host": os.uname().nodename,
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
@@ -123,8 +123,12 @@ class Session:
 
 
 def hook_library() -> str:
-    """The path of the one preload library, beside the package's modules."""
-    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), HOOK_LIBRARY)
+    """The path of the one preload library: beside _native, which an editable installation keeps elsewhere than this."""
+    import importlib.util  # here, because a rank that never asks need not load it
+
+    spec = importlib.util.find_spec("msmemscope._native")
+    beside = spec.origin if spec is not None and spec.origin is not None else os.path.dirname(__file__)
+    return os.path.join(os.path.dirname(os.path.abspath(beside)), HOOK_LIBRARY)
 
 
 def _private(path: str, flags: int) -> int:

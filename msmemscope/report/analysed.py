@@ -9,12 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msmemscope.analysis.blocks import Tracked, track
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import (
+    TRACKER_COLUMNS,
+    Table,
+    Tracked,
+    add_processes,
+    event_columns,
+    rows_by_ring,
+    track,
+)
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.collect.settings import Config
 from msmemscope.report.summary import Summary, summarise
 from msmemscope.tables import Run
+from msmemscope.vocabulary import Kind
 
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
@@ -26,6 +36,7 @@ class Analysis:
     run: Run
     tracked: Tracked
     summary: Summary
+    leaked: Table  # columns of Tracked.live: blocks that were alive when the last complete step ended
 
 
 def analyse(
@@ -43,7 +54,32 @@ def analyse(
     look = "leaks" in config_of(run, config).active_analysis
     if look:
         findings = find_leaks(tracked, run.stack, capacity=capacity(run))
-    return Analysis(run, tracked, summarise(run, tracked, findings, leaks_looked_for=look))
+    summary = summarise(run, tracked, findings, leaks_looked_for=look)
+    # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
+    leaked = alive_at_last_step(run, tracked) if summary.leaks else tracked.live
+    return Analysis(run, tracked, summary, leaked)
+
+
+def alive_at_last_step(run: Run, tracked: Tracked) -> Table:
+    """Every block that was alive when its process's last complete step ended.
+
+    What is alive at the very end says little: a program that ends in good order frees what it leaked.
+    """
+    tracker = BlockTracker(_FEW_POINTS)
+    index = add_processes(tracker, run.processes)
+    for batch in run.events(columns=[*TRACKER_COLUMNS, "ring"], kinds=(Kind.MALLOC, Kind.FREE)):
+        columns = event_columns(batch)
+        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            process = index.get(ring)
+            if process is None:
+                continue
+            until = columns["step"][rows] <= tracked.last_complete_step.get(process, -1)
+            part = {name: column[rows][until] for name, column in columns.items()}
+            tracker.feed(process, len(part["kind"]), part)
+    return tracker.live()
+
+
+_FEW_POINTS = 1_000  # of the levels per site and step, which are not asked for
 
 
 def config_of(run: Run, config: Config | Mapping[str, Any] | None = None) -> Config:

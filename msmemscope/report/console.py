@@ -199,7 +199,7 @@ def _verdict(analysis: Analysis) -> Section:
         verdict = "nothing can be said about leaks"
     else:
         verdict = "no leak found"
-    return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path}",))
+    return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path.resolve()}",))
 
 
 def _who(finding: Finding) -> str:
@@ -220,7 +220,7 @@ def _ranks(summary: Summary, rank: int | None) -> Iterator[Section]:
         shown = sorted(chosen, key=lambda h: (-h.leaked_bytes, -h.peak_bytes))[:_ROWS]
         shown = sorted(shown, key=lambda h: (-1 if h.rank is None else h.rank, h.attempt, h.device, h.pool))
     yield Section(
-        header=("rank", "device", "pool", "peak", "end", "growth/step", "leaks", "leaked"),
+        header=("rank", "device", "pool", "peak", "last step", "growth/step", "leaks", "leaked"),
         rows=tuple(_row(holding) for holding in shown),
     )
     if len(shown) < len(chosen):
@@ -247,8 +247,8 @@ def _row(holding: Holding) -> tuple[str, ...]:
 def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
     """Upstream's list of blocks at exit, but of those only that the leak analysis stands for.
 
-    Upstream lists whatever outlived a step once, freed since or not; here a block is listed when it is alive at the
-    end and was allocated by a finding's line, on its ranks, in its steps.
+    Upstream lists whatever outlived a step once, freed since or not; here a block is listed when it was alive at the
+    end of the last complete step and was allocated by a finding's line, on its ranks, in its steps.
     """
     devices = list(_blocks_by_device(analysis, rank))
     for number, (name, rows) in enumerate(devices):
@@ -259,7 +259,7 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
                 )
             )
             return
-        live = analysis.tracked.live
+        live = analysis.leaked
         shown = rows if rank is not None else rows[:_BLOCKS]
         lines = [
             f"{_pool_title(pool_name(int(live['pool'][row])))}: {int(live['size'][row]) / MIB:.6f} MB at "
@@ -275,7 +275,7 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
 
 
 def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[str, Any]]:
-    tracked, live = analysis.tracked, analysis.tracked.live
+    tracked, live = analysis.tracked, analysis.leaked
     leaks = analysis.summary.leaks
     if not leaks or not len(live["ptr"]):
         return

@@ -68,9 +68,9 @@ Piece = tuple[str, Value]  # a key of Attr and its values; null leaves the key o
 class Lookup(Protocol):
     """What the rows need of a run: texts and stacks behind the ids."""
 
-    def string(self, id: int, /) -> str: ...  # noqa: A002 (the run's own name for it)
+    def string(self, id: int, /) -> str: ...
 
-    def stack(self, id: int, /) -> tuple[Any, ...]: ...  # noqa: A002
+    def stack(self, id: int, /) -> tuple[Any, ...]: ...
 
 
 @dataclass(frozen=True)

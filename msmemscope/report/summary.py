@@ -35,7 +35,7 @@ class Holding:
     device: str
     pool: str
     peak_bytes: int  # largest sum of the processes' peaks within one step
-    end_bytes: int  # when each process ended, or was last heard of
+    end_bytes: int  # at the end of the last complete step; without one, when the processes were last heard of
     growth_bytes: int  # between the ends of the first and the last complete step, the warm-up step 0 left out
     growth_per_step: float
     steps: int  # complete ones, step 0 left out
@@ -142,7 +142,7 @@ def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding], *, leaks_
     world = max([p.world_size for p in processes if p.rank is not None], default=0)
     last = max((step for step in tracked.last_complete_step.values() if step >= 0), default=None)
     return Summary(
-        run=run.path.name,
+        run=run.path.resolve().name,
         session=str(info.get("session", "")),
         version=str(info.get("version", "")),
         program=_program(info.get("program")) or next((p.program for p in processes if p.is_main), ""),
@@ -229,7 +229,7 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
             device=device_name(device_type, device),
             pool=pool_name(pool),
             peak_bytes=int(peak[begin:stop].max()),
-            end_bytes=int(end[stop - 1]),
+            end_bytes=int(end[window[-1] if len(window) else stop - 1]),
             growth_bytes=growth,
             growth_per_step=growth / span if span else 0.0,
             steps=len(window),

@@ -12,6 +12,8 @@ constexpr u8 kFree = static_cast<u8>(Kind::FREE);
 constexpr u8 kAccess = static_cast<u8>(Kind::ACCESS);
 constexpr u8 kStep = static_cast<u8>(Kind::STEP);
 
+u64 birth_key(const Block& block) noexcept { return u64{block.site} << 32 | block.step; }
+
 // How many events ahead of its turn the slot of an address is fetched: with many live blocks every event misses the
 // cache, and waiting for one at a time halves the speed (benchmarks/tracker.py, churn).
 constexpr std::size_t kAhead = 8;
@@ -193,6 +195,7 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     site.freed_bytes += static_cast<u64>(block.size);
     site.live_bytes -= block.size;
     mark_dirty(process, site, block.site);
+    if (block.step < process.step) process.late.push_back(Birth{birth_key(block), block.size});
 
     StepRow& open = pool.open;
     open.frees += 1;
@@ -304,6 +307,7 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts) {
     write_points(process);
     const bool cell_ends = cell(next) > cell(process.step);
     if (cell_ends) finish_cell(process);
+    process.late.clear();
     process.step = next;
     process.step_start_ts = ts;
     if (points_ > point_limit_) thin();
@@ -454,17 +458,14 @@ SiteStepTable BlockTracker::site_steps() const {
 }
 
 SurvivorTable BlockTracker::survivors() const {
-    struct Birth {
-        u64 key;  // site, step
-        i64 bytes;
-    };
     std::vector<Birth> births;
     std::size_t blocks = 0;
     for (const auto& pool : pools_) blocks += pool->blocks.size();
+    for (const Process& process : processes_) blocks += process.late.size();
     births.reserve(blocks);
     for (const auto& pool : pools_)
-        pool->blocks.each(
-            [&births](const Block& block) { births.push_back(Birth{u64{block.site} << 32 | block.step, block.size}); });
+        pool->blocks.each([&births](const Block& block) { births.push_back(Birth{birth_key(block), block.size}); });
+    for (const Process& process : processes_) births.insert(births.end(), process.late.begin(), process.late.end());
     std::sort(births.begin(), births.end(), [](const Birth& a, const Birth& b) { return a.key < b.key; });
 
     SurvivorTable table;

@@ -115,6 +115,7 @@ public:
 
     SiteTable sites() const;
     SiteStepTable site_steps() const;
+    // What was alive when the last step closed, and of the step that is open now what is alive now.
     SurvivorTable survivors() const;
     StepTable steps() const;
     LiveTable live() const;
@@ -137,6 +138,11 @@ private:
         u64 stamp = 0;                        // the latest cell in which thin() met it
 
         i64 live_blocks() const noexcept { return static_cast<i64>(allocs - frees); }
+    };
+
+    struct Birth {
+        u64 key;  // site, step of birth
+        i64 bytes;
     };
 
     struct Point {
@@ -198,6 +204,9 @@ private:
         std::vector<u32> dirty;   // sites changed in the current step
         std::vector<Point> grid;  // finished cells: at most one point per site and cell
         std::vector<Point> tail;  // the cell that is still open: at most one point per site
+        // Blocks of closed steps that ended in the open one. Programs free everything after their last step, and what
+        // leaked must still be seen then. Cleared when the step closes.
+        std::vector<Birth> late;
         std::array<u64, kAnomalies> anomaly_count{};
         std::array<i64, kAnomalies> anomaly_bytes{};
 

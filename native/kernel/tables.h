@@ -45,7 +45,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, live_bytes)                \
     X(i64, live_blocks)
 
-// Blocks alive now, by site and the step they were born in; sorted by both.
+// Blocks that were alive at the end of the last closed step, by site and the step they were born in, and blocks of the
+// open step that are alive now; sorted by both.
 #define MEMSCOPE_SURVIVOR_COLUMNS(X) \
     X(u32, site)                     \
     X(u32, birth_step)               \

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-# Pytest's importlib mode leaves sys.path alone; the tests here share `running` and `truth`.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from running import Outcome, Watch, run_tool, torchrun
 from truth import read_truth
 
-# Programs that run at a time: most of them keep one core busy, with the collector on the other.
-PARALLEL = 2
+# Programs that run at a time: each keeps about one core busy, most of it with importing torch.
+PARALLEL = min(os.cpu_count() or 2, 8)
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def watch(tmp_path: Path) -> Watch:
 def outcome_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Path], Outcome]]:
-    """Hand out the outcome of a program that a collected test asks for; they run ahead of the tests, two at a time."""
+    """Hand out the outcome of a program that a collected test asks for; they run ahead, one per core."""
     wanted = [item.callspec.params.get("program") for item in request.session.items if hasattr(item, "callspec")]
 
     def run(program: Path) -> Outcome:

@@ -84,6 +84,7 @@ def test_two_ranks_are_stored_once_and_called(make_job: MakeJob) -> None:
         assert process_entry(run, ring)["closed"] is True
         assert sum(batch.num_rows for batch in run.events(rank=rank)) == 100_000
     calls = [(call["rank"], call["reported"], call["events"]) for call in run.info["roll_call"]]
+    assert run.info["exit_status"] == 0
     assert calls == [(0, True, 100_000), (1, True, 100_000), (2, False, 0)]
     losses = run.info["losses"]
     assert losses["gaps"] == {}

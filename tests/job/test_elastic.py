@@ -15,7 +15,9 @@ from msmemscope.tables import Run
 def test_a_restarted_rank_is_a_new_attempt_and_never_mixed_with_the_old(watch: Watch) -> None:
     program = PROGRAMS / "elastic.py"
 
-    outcome = watch(*torchrun(2, "--max-restarts=1", program))
+    # With a shared store a restarted rank may read its peer's address of the attempt before (pytorch issue 135712):
+    # 3 of 6 restarts failed or hung here, none of 8 with a store of its own for each attempt.
+    outcome = watch(*torchrun(2, "--max-restarts=1", program), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
     assert outcome.status == 0, outcome.stderr
     run = Run(outcome.run)

@@ -24,11 +24,13 @@ public:
     void OutOfMemory(std::size_t bytes);
 };
 
-void ProfiledCPUMemoryReporter::New(void*, std::size_t) { ++fake_news; }
-void ProfiledCPUMemoryReporter::Delete(void*) { ++fake_deletes; }
+void ProfiledCPUMemoryReporter::New(void*, std::size_t) { __atomic_fetch_add(&fake_news, 1, __ATOMIC_RELAXED); }
+void ProfiledCPUMemoryReporter::Delete(void*) { __atomic_fetch_add(&fake_deletes, 1, __ATOMIC_RELAXED); }
 void ProfiledCPUMemoryReporter::OutOfMemory(std::size_t) {}
 
-EXPORT void reportMemoryUsageToProfiler(void*, std::int64_t, std::size_t, std::size_t, Device) { ++fake_reports; }
+EXPORT void reportMemoryUsageToProfiler(void*, std::int64_t, std::size_t, std::size_t, Device) {
+    __atomic_fetch_add(&fake_reports, 1, __ATOMIC_RELAXED);
+}
 EXPORT void reportOutOfMemoryToProfiler(std::int64_t, std::size_t, std::size_t, Device) {}
 
 }  // namespace c10

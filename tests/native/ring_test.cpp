@@ -621,11 +621,14 @@ CASE(a_writer_killed_at_any_moment_leaves_every_committed_record) {
             const auto& event = *reinterpret_cast<EventRecord*>(place);
             sound = sound && event.tid < kThreads && is_event_of(event, event.tid, next[event.tid]++);
         };
-        const u64 kill_at = monotonic_ns() + 1'000'000 + random() % 8'000'000;
-        while (monotonic_ns() < kill_at) {
-            reader.read(use);
+        const auto follow = [&] {
+            if (reader.read(use) == 0) nap(20'000);
             reader.release();
-        }
+        };
+        const u64 give_up = monotonic_ns() + 60'000'000'000;
+        while (reader.at == 0 && monotonic_ns() < give_up) follow();  // the machine may be slow to start it
+        const u64 kill_at = monotonic_ns() + random() % 6'000'000;
+        while (monotonic_ns() < kill_at) follow();
         CHECK_EQUAL(kill(writer, SIGKILL), 0);
         CHECK_EQUAL(waitpid(writer, nullptr, 0), writer);
         reader.read(use, true);

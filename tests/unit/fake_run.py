@@ -98,13 +98,17 @@ class FakeRun:
     def stack(self, key: int) -> tuple[Frame, ...]:
         return self.stacks.get(key, ())
 
-    def events(self, *, rank: int | None = None, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def events(
+        self, *, rank: int | None = None, columns: Sequence[str] | None = None, kinds: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         for process in self.processes:
             if rank is not None and process.rank != rank:
                 continue
             events = self._events[process.ring]
             for start in range(0, len(events), self._batch_rows):
-                part = events[start : start + self._batch_rows]
+                part = [
+                    event for event in events[start : start + self._batch_rows] if not kinds or event["kind"] in kinds
+                ]
                 arrays = {
                     name: pa.array(np.array([event[name] for event in part], dtype=kind))
                     for name, kind in EVENT_COLUMNS.items()

@@ -85,6 +85,8 @@ class Worker:
         self.job, self.number, self.process = job, number, process
         self.step = 0
         self.live: set[Block] = set()
+        # Of closed steps, freed in the open one: the survivors are those of the last boundary.
+        self.late: list[Block] = []
         self.levels: list[dict[tuple[Any, ...], tuple[int, int]]] = []
         self.step_start: list[int] = [0]
         self.peak = self.low = 0
@@ -112,10 +114,13 @@ class Worker:
     def free(self, block: Block | None) -> None:
         if block is not None:
             self.live.remove(block)
+            if block.born < self.step:
+                self.late.append(block)
             self.job.sites[block.site]["frees"] += 1
 
     def next_step(self) -> None:
         self.levels.append(self._level())
+        self.late.clear()
         self.step += 1
 
     def _level(self) -> dict[tuple[Any, ...], tuple[int, int]]:
@@ -174,7 +179,7 @@ class Job:
                 for site, (size, _) in level.items():
                     totals[site[:4]] += size
                 steps += [(*place, step, size, -1, True) for place, size in totals.items()]
-            for block in worker.live:
+            for block in [*worker.live, *worker.late]:
                 size, count = births[numbers[block.site], block.born]
                 births[numbers[block.site], block.born] = (size + block.size, count + 1)
         survivors = [(*key, *births[key]) for key in sorted(births)]

@@ -103,6 +103,7 @@ class ModelProcess:
     step_ts: int = 0
     allocs: int = 0
     step_stack: int = 0
+    late: list[dict[str, Any]] = field(default_factory=list)  # blocks of closed steps that ended in the open one
 
 
 Enriched = tuple[int, int, int, int, int]
@@ -204,6 +205,9 @@ class Model:
         site = self.sites[(*pool, block["stack_py"], block["stack_c"])]
         site.frees += 1
         site.freed_bytes += block["size"]
+        state = self.processes[pool[0]]
+        if state.step is not None and block["step"] < state.step:
+            state.late.append({**block, "pool": pool})
         row = self.steps[pool][-1]
         row["frees"] += 1
         row["freed_bytes"] += block["size"]
@@ -216,6 +220,7 @@ class Model:
             for key, site in self.sites.items():
                 if key[0] == process:
                     site.ends[state.step] = site.live
+            state.late.clear()
             state.step += 1
             state.step_ts = state.last_ts
             for pool, table in self.steps.items():
@@ -256,7 +261,9 @@ def assert_same(tracker: BlockTracker, model: Model) -> None:
     }
 
     expected: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
-    for (*pool, _), block in model.live.items():
+    births = [(pool, block) for (*pool, _), block in model.live.items()]
+    births += [(block["pool"], block) for process in model.processes.values() for block in process.late]
+    for pool, block in births:
         entry = expected[((*pool, block["stack_py"], block["stack_c"]), block["step"])]
         entry[0] += block["size"]
         entry[1] += 1
@@ -541,6 +548,17 @@ def test_what_a_site_holds_at_the_end_of_each_step() -> None:
     assert tracker.processes()["step_stack"].tolist() == [99]
 
 
+def test_survivors_are_those_of_the_last_boundary() -> None:
+    """A program frees all it had after its last step; what leaked until then must still be seen."""
+    kept = [malloc(0x1000 + step, MIB, step=step, stack_py=1) for step in range(5)]
+    torn_down = [free(0x1000 + step, step=4) for step in range(5)]
+    tracker = tracker_of(*kept, *torn_down)
+    assert rows(tracker.survivors()) == [(0, step, MIB, 1) for step in range(4)]
+    assert tracker.live()["ptr"].tolist() == []
+    feed(tracker, [malloc(0x1, 8, step=5, stack_py=2)])
+    assert rows(tracker.survivors()) == [(1, 5, 8, 1)]
+
+
 def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -> None:
     tracker = tracker_of(malloc(1, 10, step=0, ts=1), malloc(2, 10, step=3, ts=5), malloc(3, 10, step=2, ts=6))
     assert rows(tracker.steps(), "step", "start_bytes", "end_bytes", "start_ts", "end_ts", "complete") == [
@@ -753,6 +771,8 @@ def test_levels_carry_forward_and_start_at_zero() -> None:
     )
     tracked = blocks.tracked(tracker, [process(1)])
     assert tracked.levels([1, 0], [0, 2, 3, 4, 5, 8]).tolist() == [[0, 0, 0, 7, 7, 7], [0, 10, 10, 10, 0, 0]]
+    first = blocks.tracked(tracker_of(malloc(1, 10), malloc(2, 10, step=1)), [process(1)])
+    assert first.levels([0], [-1, 0]).tolist() == [[0, 10]]
     empty = blocks.tracked(tracker_of(), [process(1)])
     assert empty.levels([], [1, 2]).shape == (0, 2)
     assert empty.last_complete_step == {}

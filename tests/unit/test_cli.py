@@ -412,7 +412,7 @@ def rows(slots: int) -> list[dict[str, object]]:
 def quick_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A doctor that finds the package built and a torch installed, and does not start one."""
     (tmp_path / doctor.HOOK_LIBRARY).write_text("")
-    monkeypatch.setattr(doctor.msmemscope, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(doctor, "hook_library", lambda: str(tmp_path / doctor.HOOK_LIBRARY))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _name: object())
     monkeypatch.setattr(doctor, "version", lambda _name: "1.0")
 

@@ -77,6 +77,18 @@ def test_blocks_per_device_are_those_of_the_findings(analysis: Analysis) -> None
     assert said[3:7] == ["MB", "leaked", "in", str(len(blocks))]
 
 
+def test_blocks_freed_when_the_program_ended_are_listed() -> None:
+    """An interpreter that exits frees its lists: nothing is alive at the very end, and all of it leaked."""
+    run = leaky_job(ranks=1)
+    for step in range(24):
+        run.free(90_000 + step, ((step + 1) << 24) + 0x100000, step=24)
+    made = analyse(run)
+    (finding,) = made.summary.leaks
+    assert made.summary.holdings[0].end_bytes == (1 << 20) + 24 * 4096
+    (said,) = [line for line in plain_text(made).splitlines() if line.startswith("====== SUMMARY")]
+    assert said.split()[-3:-1] == [str(finding.blocks), "allocations"]
+
+
 def test_gap_table_in_upstreams_shape() -> None:
     """Within step 2 the pool goes from 1000 to 4000 bytes, within step 3 from 1000 to 2000."""
     run = FakeRun([process(1)])

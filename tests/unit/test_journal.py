@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
             journal.append(bytes(1000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert os.path.getsize(segments(tmp_path / "j")[0]) == 8 + 3
+    assert segments(tmp_path / "j")[0].stat().st_size == 8 + 3
     journal.append(b"two")
     journal.close()
     assert list(Journal(tmp_path / "j").replay()) == [b"one", b"two"]

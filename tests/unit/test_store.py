@@ -248,7 +248,7 @@ def test_ranges_of_a_ring_are_joined() -> None:
 
 
 def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no run.json"):
+    with pytest.raises(RunError, match=r"no run\.json"):
         Run(tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(RunError, match="cannot be read"):

@@ -20,7 +20,7 @@ class Samples(Dataset):
 def main(method="fork"):
     torch.manual_seed(0)
     model = nn.Linear(1024, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     for x in DataLoader(Samples(), batch_size=8, num_workers=2, multiprocessing_context=method):
         loss = (model(x) - x[:, :1]).square().mean()
         optimizer.zero_grad()
