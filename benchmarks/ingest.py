@@ -2,11 +2,11 @@
 
     python benchmarks/ingest.py [--events 3000000] [--rings 2]
 
-Writers fill their rings beforehand (realistic churn: size classes, addresses from free lists, running counters, no
-stacks) and are gone; then agent and aggregator drain them, both pinned to one core, so nothing is waited for but
-that core. Afterwards the tracker reads the tables on the same core. The rate is events per second of CPU time of all
-three together, start-up of the processes taken off by a run of one event; the wall clock's rate stands beside it, and
-the two differ when the machine has other work.
+Writers (realistic churn: size classes, addresses from free lists, running counters, no stacks) write into rings of
+the default size as fast as they are emptied. Agent and aggregator drain them, both pinned to one core; the writers
+run on the others. Afterwards the tracker reads the tables on the same core. The rate is events per second of CPU time
+of all three together, start-up of the processes taken off by a run of one event; the wall clock's rate stands beside
+it, and the two differ when the machine has other work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rings import Job, build_writer  # noqa: E402
 from msmemscope.analysis import blocks  # noqa: E402
 from msmemscope.tables import Run  # noqa: E402
 
-EVENT_BYTES = 96
+RING_BYTES = 16 << 20
 
 
 def main() -> int:
@@ -61,20 +61,27 @@ def main() -> int:
 def ingest(output: Path, writer: Path, core: int, events: int, rings: int) -> tuple[dict[str, float], float, Run]:
     """CPU seconds of agent and aggregator, wall seconds, and the run."""
     output.mkdir()
-    job = Job(output, writer, aggregator={"outputs": False})
+    # A slow start of the aggregator must not send the full rings to the spool.
+    job = Job(output, writer, aggregator={"outputs": False}, agent={"silence_s": 60})
     try:
-        room = max(1 << 20, (events // rings + 1000) * EVENT_BYTES)
-        for ring in range(rings):
-            job.write(ring + 1, rank=ring, events=events // rings, bytes=room, churn=1, strings=0).wait()
-        job.finish()
         begun = time.monotonic()
         for name in ("aggregator", "agent"):
             job.start(name, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+        others = os.sched_getaffinity(0) - {core} or {core}
+        writers = []
+        for ring in range(rings):
+            count = events // rings
+            options = {"rank": ring, "events": count, "bytes": RING_BYTES, "wait_ms": 10**6, "churn": 1, "strings": 0}
+            writers.append(job.write(ring + 1, **options))
+            os.sched_setaffinity(writers[-1].pid, others)
+        for process in writers:
+            process.wait()
+        job.finish()
         used = {}
         for name in ("agent", "aggregator"):
             _, status, usage = os.wait4(job.services[name].pid, 0)
             job.services[name].returncode = os.waitstatus_to_exitcode(status)
-            assert status == 0, f"the {name} failed: {job.said(name)}"
+            assert status == 0, f"the {name} failed ({status}): {job.said(name)}"
             used[name] = usage.ru_utime + usage.ru_stime
         return used, time.monotonic() - begun, job.run()
     finally:

@@ -69,7 +69,7 @@ class Job:
             "endpoint": f"ipc://{self.dir}/shard.sock",
             **session,
         }
-        self._write_session()
+        (self.dir / "session.json").write_text(json.dumps(self.session))
         self.processes: list[subprocess.Popen[str]] = []
         self.services: dict[str, subprocess.Popen[str]] = {}
         self.stderr = {name: (output / f"{name}.stderr").open("a") for name in MODULES}
@@ -129,9 +129,9 @@ class Job:
 
     def finish(self, status: int = 0) -> None:
         """What the supervisor does when the program has ended."""
-        self.session |= {"exit_status": status, "ended_wall_ns": time.time_ns()}
-        self._write_session()
-        (self.dir / "finish").touch()
+        temporary = self.dir / "finish~"
+        temporary.write_text(json.dumps({"exit_status": status, "ended_wall_ns": time.time_ns()}))
+        temporary.replace(self.dir / "finish")
 
     def wait(self, name: str) -> int:
         return self.services[name].wait(DEADLINE_S)
@@ -141,11 +141,6 @@ class Job:
 
     def run(self) -> Run:
         return Run(self.run_dir)
-
-    def _write_session(self) -> None:
-        temporary = self.dir / "session.json~"
-        temporary.write_text(json.dumps(self.session))
-        temporary.replace(self.dir / "session.json")
 
 
 def stored_numbers(run: Run, ring: int) -> npt.NDArray[np.uint64]:

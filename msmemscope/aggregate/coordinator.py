@@ -60,11 +60,11 @@ class Coordinator:
             json.dump(document, out, indent=1)
         os.replace(temporary, self._run / "run.json")
 
-    def end(self, session: Mapping[str, Any]) -> None:
-        """Notes how the program ended. session: as the supervisor left it, with its exit status."""
+    def end(self, finish: Mapping[str, Any]) -> None:
+        """Notes how the program ended. finish: what the supervisor says of it, possibly nothing."""
         self.write(
-            ended_wall_ns=session.get("ended_wall_ns") or time.time_ns(),
-            exit_status=session.get("exit_status"),
+            ended_wall_ns=finish.get("ended_wall_ns") or time.time_ns(),
+            exit_status=finish.get("exit_status"),
         )
 
     def write_losses(self) -> None:

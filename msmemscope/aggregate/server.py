@@ -8,6 +8,7 @@ everything into tables, writes the outputs and exits: 0, or 4 after one line on 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from typing import Any
 
 import zmq
 
+from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
@@ -34,6 +36,8 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m msmemscope.aggregate.server SESSION_DIR", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; the supervisor tells us what follows
+    keep_freed_memory()
+    gc.freeze()  # what the imports made lives for ever: no need to look through it again and again
     try:
         return serve(Path(arguments[0]))
     except MemscopeError as error:
@@ -47,29 +51,43 @@ def main(arguments: list[str]) -> int:
 def serve(session_dir: Path) -> int:
     """Everything from start to exit."""
     session = read_session(session_dir)
-    lock = _lock(session_dir / "aggregator.pid")  # held until this process ends, however it ends
     run = Path(session["run"])
     before = open_run(run, session["session"])
+    locks = _lock(session_dir / "aggregator.pid"), _lock(run)  # held until this process ends, however it ends
+    os.ftruncate(locks[0], 0)
+    os.pwrite(locks[0], f"{os.getpid()}\n".encode(), 0)
     if before.get("finished"):
         return 0
-    settings = session.get("aggregator", {})
-    shard = Shard(run, session["session"], int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)))
-    shard.losses.refused_messages = int(before.get("losses", {}).get("invalid_batches", 0))
-    shard.losses.skipped_parts = list(before.get("losses", {}).get("skipped_part_names", []))
-    shard.losses.damaged_journal_frames = int(before.get("losses", {}).get("damaged_journal_frames", 0))
-    shard.recover(before.get("processes", []))
-    coordinator = Coordinator(run, session, _version(), shard)
-    shard.before_roll = coordinator.write
-    coordinator.drained = shard.drained or bool(before.get("drained"))
+    shard, coordinator = _take_up(run, session, before)
     coordinator.write()
     if not coordinator.drained:
         _receive(session["endpoint"], shard, coordinator)
     if not shard.rings and not any(losses(shard).values()):
         shutil.rmtree(run)  # no process recorded anything: leave nothing behind
         return 0
-    status = _finish(run, session_dir, session, shard, coordinator)
-    os.close(lock)
-    return status
+    return _finish(run, session_dir, session, shard, coordinator)
+
+
+def recover(run: Path) -> bool:
+    """Brings what stands only in the journal of an ended run into its tables, for `msmemscope analyze`. Returns
+    whether there was anything; MemscopeError when the run is still being written or cannot be."""
+    if not (run / "journal").is_dir():
+        return False
+    lock = _lock(run)
+    try:
+        before = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        hosts = before.get("hosts") or [""]
+        session = {"session": before["session"], "config": before["config"], "argv": before["program"],
+                   "host": hosts[0], "created_wall_ns": before["started_wall_ns"]}  # fmt: skip
+        shard, coordinator = _take_up(run, session, before)
+        kept = {name: before[name] for name in ("exit_status", "ended_wall_ns", "version") if name in before}
+        _write_tables(run, shard, coordinator)
+        coordinator.write(finished=True, **kept)
+    except (OSError, ValueError, KeyError) as error:
+        raise MemscopeError(f"{run}: its journal cannot be recovered: {error}") from error
+    finally:
+        os.close(lock)
+    return True
 
 
 def read_session(session_dir: Path) -> dict[str, Any]:
@@ -149,19 +167,36 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
         context.term()
 
 
-def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator) -> int:
-    """Rolls, writes the outputs and the last run.json."""
-    if not shard.rings:
-        # No process turned out to be one to watch. The directory is ours and holds nothing.
-        shutil.rmtree(run, ignore_errors=True)
-        return 0
-    coordinator.end(_read_finish(session_dir / "finish"))
+def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tuple[Shard, Coordinator]:
+    """Shard and coordinator of a run, with what an earlier aggregator left."""
+    settings = session.get("aggregator", {})
+    shard = Shard(run, session["session"], int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)))
+    lost = before.get("losses", {})
+    shard.losses.refused_messages = int(lost.get("invalid_batches", 0))
+    shard.losses.skipped_parts = list(lost.get("skipped_part_names", []))
+    shard.losses.damaged_journal_frames = int(lost.get("damaged_journal_frames", 0))
+    shard.recover(before.get("processes", []))
+    coordinator = Coordinator(run, session, _version(), shard)
+    shard.before_roll = coordinator.write
+    coordinator.drained = shard.drained or bool(before.get("drained"))
+    return shard, coordinator
+
+
+def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
     if not shard.close(GIVE_UP_S):
         raise MemscopeError(
-            f"{run}: the tables could not be written; {run}/journal holds the rest: make room and restart"
+            f"{run}: the tables could not be written; the journal holds the rest: "
+            f"make room, then msmemscope analyze {run}"
         )
     (run / "journal").rmdir()
     coordinator.write_losses()
+
+
+def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator) -> int:
+    """Rolls, writes the outputs and the last run.json."""
+    coordinator.end(_read_finish(session_dir / "finish"))
+    _write_tables(run, shard, coordinator)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on only what can be made again is at stake
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
         coordinator.write(finished=True)
         return 0
@@ -205,14 +240,14 @@ def _read_finish(path: Path) -> dict[str, Any]:
 
 
 def _lock(path: Path) -> int:
-    """Makes sure that there is one aggregator per session."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Makes sure that there is one aggregator per session, and one per run. The lock ends with the descriptor."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise MemscopeError(f"another aggregator serves {path.parent}") from None
-    os.ftruncate(file, 0)
-    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        os.close(file)
+        raise MemscopeError(f"{path} is in use by another aggregator; wait for its end") from None
     return file
 
 

@@ -5,7 +5,7 @@ renamed, so a part is whole or not there. The metadata of an event part says whi
 holds; from that a restarted aggregator knows what it need not replay.
 
 Encodings are chosen for memory events (measured by benchmarks/ingest.py): times and counters as deltas, the rest
-by dictionary, except columns of one value, which zstd alone makes as small in half the time.
+by dictionary, except columns of one value, which zstd alone makes as small in half the time, at its fastest level.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from msmemscope.tables import (
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 ROW_GROUP_ROWS = 1 << 18
+_CHUNK_ROWS = 1 << 14
 DELTA_COLUMNS = ("ts", "used", "total")
 _MAX_REMEMBERED_IDS = 1 << 20
 _DTYPE = {**EVENT_COLUMNS, "pid": "<i4", "ring": "<u8"}
@@ -241,17 +242,19 @@ def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
     """Writes one part from (pid, batch) pairs in their order."""
     temporary = path.with_suffix(".tmp")
     schema = EVENT_SCHEMA.with_metadata({RINGS_KEY: json.dumps(_contents(batch for _, batch in events))})
-    columns, varying = [], []
+    columns, varying, constant = [], [], set()
     for name in schema.names:
         column, varies = _column(name, events)
         columns.append(column)
-        if varies and name not in DELTA_COLUMNS:
+        if not varies:
+            constant.add(name)
+        elif name not in DELTA_COLUMNS:
             varying.append(name)
     with pq.ParquetWriter(
         _private(temporary),
         schema,
         compression="zstd",
-        compression_level=1,
+        compression_level={name: -5 if name in constant else 1 for name in schema.names},
         use_dictionary=varying,
         column_encoding=dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         dictionary_pagesize_limit=4 << 20,
@@ -266,9 +269,14 @@ def _column(name: str, events: Sequence[tuple[int, Batch]]) -> tuple[pa.ChunkedA
     dtype = np.dtype(_DTYPE[name])
     arrow = EVENT_SCHEMA.field(name).type
     pieces = [(batch.n, _piece(name, dtype, pid, batch)) for pid, batch in events if batch.n]
-    varies = any(len(piece) > 1 for _, piece in pieces) or len({piece[0].item() for _, piece in pieces}) > 1
-    full = [piece if len(piece) == n else np.full(n, piece[0], dtype) for n, piece in pieces]
-    return pa.chunked_array([pa.array(values, arrow) for values in full], arrow), varies
+    if any(len(piece) > 1 for _, piece in pieces) or len({piece[0].item() for _, piece in pieces}) > 1:
+        full = [piece if len(piece) == n else np.full(n, piece[0], dtype) for n, piece in pieces]
+        return pa.chunked_array([pa.array(values, arrow) for values in full], arrow), True
+    # One value: the same short chunk again and again, so that no memory is filled only to be compressed away.
+    rows = sum(n for n, _ in pieces)
+    chunk = pa.array(np.full(min(rows, _CHUNK_ROWS), pieces[0][1][0] if pieces else 0, dtype), arrow)
+    chunks = [chunk] * (rows // _CHUNK_ROWS) + [chunk.slice(0, rows % _CHUNK_ROWS)]
+    return pa.chunked_array(chunks, arrow), False
 
 
 def _piece(name: str, dtype: np.dtype[np.generic], pid: int, batch: Batch) -> npt.NDArray[np.generic]:

@@ -23,6 +23,8 @@ def command(run: str) -> int:
     info = read_run_info(path)
     if not info.get("finished", True):
         say("warning", f"{path} was not finished: what was stored until then is analysed")
+    if importlib.import_module("msmemscope.aggregate.server").recover(path):
+        info = read_run_info(path)
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:
         outputs.write_outputs(path, config=config_of_run(info), progress=progress)

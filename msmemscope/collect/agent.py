@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from msmemscope._native import RingReader, cut_bytes
+from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.errors import MemscopeError
@@ -506,6 +507,8 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m msmemscope.collect.agent SESSION_DIR", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; the supervisor tells us what follows
+    keep_freed_memory()
+    gc.freeze()  # what the imports made lives for ever: no need to look through it again and again
     directory = Path(arguments[0])
     try:
         session = json.loads((directory / "session.json").read_text(encoding="utf-8"))

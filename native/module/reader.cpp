@@ -1,5 +1,6 @@
 // The agent's view of a ring: class RingReader and cut_bytes. See cutter.h for what a cut is.
 #include <dirent.h>
+#include <malloc.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -276,6 +277,13 @@ py::object cut_bytes(const py::buffer& buffer, u64 base_offset, u64 max_bytes) {
     return make_cut(records, sizes, base_offset);
 }
 
+// Batches are large and short-lived. By default glibc gives such memory back to the kernel at once and takes it
+// again page by page: a fifth of the agent's time.
+void keep_freed_memory() noexcept {
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 }  // namespace
 
 void bind_reader(py::module_& module) {
@@ -292,6 +300,8 @@ void bind_reader(py::module_& module) {
              "Whole records from offset on, verbatim; stops before a hole.")
         .def("release", &RingReader::release, py::arg("offset"), "Gives everything before offset back to the writers.")
         .def("close", &RingReader::close);
+    module.def("keep_freed_memory", &keep_freed_memory,
+               "For agent and aggregator: do not return memory to the kernel.");
     module.def("cut_bytes", &cut_bytes, py::arg("buffer"), py::arg("base_offset"), py::arg("max_bytes"),
                "As RingReader.cut, over records copied from a ring; a record cut off at the end is left.");
 }

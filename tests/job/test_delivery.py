@@ -23,6 +23,8 @@ from rings import ROOT, Job, assert_exactly_once, build_writer, process_entry, s
 
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.journal import segments
+from msmemscope.aggregate.server import recover
+from msmemscope.errors import MemscopeError
 
 QUICK = {"interval_ms": 5, "silence_s": 0.3}  # short batches, so that a kill finds many of them on their way
 LOSSLESS = 10**6  # wait_ms: a writer that rather waits than drops
@@ -82,6 +84,7 @@ def test_two_ranks_are_stored_once_and_called(make_job: MakeJob) -> None:
         assert process_entry(run, ring)["closed"] is True
         assert sum(batch.num_rows for batch in run.events(rank=rank)) == 100_000
     calls = [(call["rank"], call["reported"], call["events"]) for call in run.info["roll_call"]]
+    assert run.info["exit_status"] == 0
     assert calls == [(0, True, 100_000), (1, True, 100_000), (2, False, 0)]
     losses = run.info["losses"]
     assert losses["gaps"] == {}
@@ -375,6 +378,23 @@ def test_sigterm_finishes_with_what_is_there(make_job: MakeJob) -> None:
     job.wait("aggregator")
     assert_exactly_once(job.run(), 1, 1_000)
     assert job.run().info["finished"] is True
+
+
+def test_a_run_whose_aggregator_never_came_back_is_recovered(make_job: MakeJob) -> None:
+    job = make_job(agent=QUICK, aggregator={"roll_rows": 2_000})
+    job.start("aggregator")
+    job.start("agent")
+    process = job.write(1, rank=0, events=5_000, rate=10_000, wait_ms=LOSSLESS, linger_ms=60_000)
+    wait_until_stored(job, 1, 5_000)
+    with pytest.raises(MemscopeError, match="in use by another aggregator"):
+        recover(job.run_dir)
+    job.kill("aggregator")
+    job.kill("agent")
+    process.kill()
+    assert recover(job.run_dir) is True
+    assert_exactly_once(job.run(), 1, 5_000)
+    assert job.run().info["finished"] is True
+    assert recover(job.run_dir) is False
 
 
 def test_library_mode_ends_by_itself(make_job: MakeJob) -> None:
