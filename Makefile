@@ -49,7 +49,7 @@ setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and
 .PHONY: demo
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
-	@$(PY) examples/demo.py --output-path $(DEMO_OUTPUT)
+	OMP_NUM_THREADS=1 msmemscope --output-path $(DEMO_OUTPUT) torchrun --standalone --nproc-per-node 4 examples/leaky_ddp.py
 
 ##@ Test
 

@@ -41,10 +41,11 @@ class StepClock:
 
 
 class OptimizerSteps:
-    """torch's optimizers as a source of steps: the optimizer that stepped first sets the pace.
+    """torch's optimizers as a source of steps: the parameters that were stepped first set the pace.
 
-    Several optimizers (a GAN, one per layer) step more than once per iteration; only the first one seen counts.
-    When it is gone the next one that steps takes over.
+    Several optimizers (a GAN, one per layer) step more than once per iteration; only the first one seen counts. It
+    is known by its first parameter, not as an object: a script that makes a new optimizer each iteration steps the
+    same parameters. When they are gone, those that are stepped next take over.
     """
 
     def __init__(self, clock: StepClock) -> None:
@@ -53,9 +54,18 @@ class OptimizerSteps:
 
     def after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
         """torch.optim.optimizer.register_optimizer_step_post_hook calls this after every Optimizer.step()."""
+        stepped = _first_parameter(optimizer)
         leader = self._leader() if self._leader is not None else None
         if leader is None:
-            self._leader = weakref.ref(optimizer)
-            leader = optimizer
-        if leader is optimizer:
+            self._leader = weakref.ref(stepped)
+            leader = stepped
+        if leader is stepped:
             self._clock.boundary(StepSource.OPTIMIZER)
+
+
+def _first_parameter(optimizer: object) -> object:
+    """The first parameter, or the optimizer itself when it has none."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            return parameter
+    return optimizer

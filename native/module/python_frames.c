@@ -37,7 +37,7 @@
 #include "module/python_frames.h"
 
 typedef struct {
-    PyCodeObject *code;
+    PyCodeObject* code;
     int lasti; /* in bytes, as PyCode_Addr2Line wants it */
 } Position;
 
@@ -47,16 +47,26 @@ typedef struct {
 
 /* Free-threaded builds move reference counts and frames in ways that this walk does not know. */
 typedef void Frame;
-static const Frame *newest_frame(PyThreadState *thread) { (void)thread; return NULL; }
-static const Frame *older_frame(const Frame *frame) { (void)frame; return NULL; }
-static int position_of(const Frame *frame, Position *out) { (void)frame; (void)out; return 0; }
+static const Frame* newest_frame(PyThreadState* thread) {
+    (void)thread;
+    return NULL;
+}
+static const Frame* older_frame(const Frame* frame) {
+    (void)frame;
+    return NULL;
+}
+static int position_of(const Frame* frame, Position* out) {
+    (void)frame;
+    (void)out;
+    return 0;
+}
 
 #elif PY_VERSION_HEX < 0x030B0000 /* 3.10 */
 
 typedef PyFrameObject Frame;
-static const Frame *newest_frame(PyThreadState *thread) { return thread->frame; }
-static const Frame *older_frame(const Frame *frame) { return frame->f_back; }
-static int position_of(const Frame *frame, Position *out) {
+static const Frame* newest_frame(PyThreadState* thread) { return thread->frame; }
+static const Frame* older_frame(const Frame* frame) { return frame->f_back; }
+static int position_of(const Frame* frame, Position* out) {
     out->code = frame->f_code;
     out->lasti = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
     return 1;
@@ -66,7 +76,7 @@ static int position_of(const Frame *frame, Position *out) {
 
 typedef _PyInterpreterFrame Frame;
 
-static const Frame *newest_frame(PyThreadState *thread) {
+static const Frame* newest_frame(PyThreadState* thread) {
 #if PY_VERSION_HEX < 0x030D0000 /* 3.11, 3.12 */
     return thread->cframe == NULL ? NULL : thread->cframe->current_frame;
 #else
@@ -74,28 +84,28 @@ static const Frame *newest_frame(PyThreadState *thread) {
 #endif
 }
 
-static const Frame *older_frame(const Frame *frame) { return frame->previous; }
+static const Frame* older_frame(const Frame* frame) { return frame->previous; }
 
 /* False for frames that are not there yet (before their first instruction) and for the interpreter's own. */
-static int position_of(const Frame *frame, Position *out) {
-#if PY_VERSION_HEX < 0x030C0000 /* 3.11 */
-    if (_PyFrame_IsIncomplete((Frame *)frame)) return 0;
+static int position_of(const Frame* frame, Position* out) {
+#if PY_VERSION_HEX < 0x030C0000   /* 3.11 */
+    if (_PyFrame_IsIncomplete((Frame*)frame)) return 0;
     out->code = frame->f_code;
-    const _Py_CODEUNIT *instruction = frame->prev_instr;
+    const _Py_CODEUNIT* instruction = frame->prev_instr;
 #elif PY_VERSION_HEX < 0x030D0000 /* 3.12 */
-    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame *)frame)) return 0;
+    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
     out->code = frame->f_code;
-    const _Py_CODEUNIT *instruction = frame->prev_instr;
+    const _Py_CODEUNIT* instruction = frame->prev_instr;
 #elif PY_VERSION_HEX < 0x030E0000 /* 3.13 */
-    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame *)frame)) return 0;
-    out->code = (PyCodeObject *)frame->f_executable;
-    const _Py_CODEUNIT *instruction = frame->instr_ptr;
-#else /* 3.14 */
-    if (frame->owner >= FRAME_OWNED_BY_INTERPRETER || _PyFrame_IsIncomplete((Frame *)frame)) return 0;
-    out->code = (PyCodeObject *)PyStackRef_AsPyObjectBorrow(frame->f_executable);
-    const _Py_CODEUNIT *instruction = frame->instr_ptr;
+    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
+    out->code = (PyCodeObject*)frame->f_executable;
+    const _Py_CODEUNIT* instruction = frame->instr_ptr;
+#else                             /* 3.14 */
+    if (frame->owner >= FRAME_OWNED_BY_INTERPRETER || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
+    out->code = (PyCodeObject*)PyStackRef_AsPyObjectBorrow(frame->f_executable);
+    const _Py_CODEUNIT* instruction = frame->instr_ptr;
 #endif
-    if (out->code == NULL || !PyCode_Check((PyObject *)out->code)) return 0;
+    if (out->code == NULL || !PyCode_Check((PyObject*)out->code)) return 0;
     out->lasti = (int)(instruction - _PyCode_CODE(out->code)) * (int)sizeof(_Py_CODEUNIT);
     return 1;
 }
@@ -103,9 +113,9 @@ static int position_of(const Frame *frame, Position *out) {
 #endif
 
 #if PY_VERSION_HEX < 0x030B0000
-static PyObject *name_of(const PyCodeObject *code) { return code->co_name; }
+static PyObject* name_of(const PyCodeObject* code) { return code->co_name; }
 #else
-static PyObject *name_of(const PyCodeObject *code) { return code->co_qualname; }
+static PyObject* name_of(const PyCodeObject* code) { return code->co_qualname; }
 #endif
 
 /* --- the walk ------------------------------------------------------------------------------------------------- */
@@ -116,17 +126,17 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-static unsigned walk(uint64_t *keys, const void **handles, unsigned max) {
-    PyThreadState *thread = PyGILState_GetThisThreadState();
+static unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
+    PyThreadState* thread = PyGILState_GetThisThreadState();
     if (thread == NULL) return 0;
     unsigned count = 0;
-    for (const Frame *frame = newest_frame(thread); frame != NULL && count < max; frame = older_frame(frame)) {
+    for (const Frame* frame = newest_frame(thread); frame != NULL && count < max; frame = older_frame(frame)) {
         Position at;
         if (!position_of(frame, &at)) continue;
         const uint64_t code = (uint64_t)(uintptr_t)at.code;
         const uint64_t texts = (uint64_t)(uintptr_t)at.code->co_filename ^ (uint64_t)(uintptr_t)name_of(at.code) << 17;
-        const uint64_t key = mix(code * 0x9E3779B97F4A7C15ull + texts + ((uint64_t)(unsigned)at.code->co_firstlineno << 40) +
-                                 (uint64_t)(unsigned)at.lasti);
+        const uint64_t key = mix(code * 0x9E3779B97F4A7C15ull + texts +
+                                 ((uint64_t)(unsigned)at.code->co_firstlineno << 40) + (uint64_t)(unsigned)at.lasti);
         keys[count] = key != 0 ? key : 1;
         handles[count] = frame;
         ++count;
@@ -136,14 +146,14 @@ static unsigned walk(uint64_t *keys, const void **handles, unsigned max) {
 
 /* UTF-8 of a string object without PyUnicode_AsUTF8, which would cache its result in the object (a write that
  * needs the GIL). Surrogates, which stand for undecodable bytes of a path, become '?'. */
-static unsigned utf8_of(PyObject *text, char *out, unsigned size) {
+static unsigned utf8_of(PyObject* text, char* out, unsigned size) {
     if (text == NULL || !PyUnicode_Check(text)) return 0;
 #if PY_VERSION_HEX < 0x030C0000
     if (!PyUnicode_IS_READY(text)) return 0;
 #endif
     const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     const int kind = (int)PyUnicode_KIND(text);
-    const void *data = PyUnicode_DATA(text);
+    const void* data = PyUnicode_DATA(text);
     unsigned bytes = 0;
     for (Py_ssize_t i = 0; i < length; ++i) {
         Py_UCS4 c = PyUnicode_READ(kind, data, i);
@@ -165,10 +175,10 @@ static unsigned utf8_of(PyObject *text, char *out, unsigned size) {
     return bytes;
 }
 
-static void describe(const void *handle, memscope_frame_text *out) {
+static void describe(const void* handle, memscope_frame_text* out) {
     Position at = {NULL, 0};
     out->file_bytes = out->function_bytes = out->line = 0;
-    if (!position_of((const Frame *)handle, &at)) return;
+    if (!position_of((const Frame*)handle, &at)) return;
     out->file_bytes = utf8_of(at.code->co_filename, out->file, sizeof out->file);
     out->function_bytes = utf8_of(name_of(at.code), out->function, sizeof out->function);
     const int line = PyCode_Addr2Line(at.code, at.lasti); /* reads the line table; no reference counts */
