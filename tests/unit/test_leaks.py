@@ -371,6 +371,33 @@ def test_loss_in_the_storage_of_its_squares():
     assert (found.file, found.line, found.bytes_per_step) == (TRAIN, 26, 3 * MIB)
 
 
+def test_custom_autograd_function_is_evidence_of_a_graph():
+    """One block of a Function and the scalar that keeps it; a plain layer's block would be a cache."""
+
+    def plant(worker: Worker, i: int) -> None:
+        frames = forward(41, layer="gate")
+        worker.alloc((Frame(MODEL, "forward", 9), Frame(SITE + "autograd/function.py", "apply", 581), *frames), MIB)
+        keep(worker, 4, line=24)
+
+    (found,) = leaks(train(Job(), plant=plant))
+    assert (found.file, found.line, found.bytes_per_step) == (TRAIN, 24, MIB + 4)
+
+
+def test_scalar_and_its_source_in_one_stack_and_a_large_batch():
+    """cross_entropy allocates three blocks under one Python line, and the batch is half the graph."""
+    loss_line = stack(at(26), inner=(Frame(SITE + "nn/functional.py", "cross_entropy", 3450),))
+
+    def plant(worker: Worker, i: int) -> None:
+        keep(worker, MIB, line=24)
+        worker.alloc(forward(0, layer="relu", statement=25, user=False), MIB)
+        for size in (2560, 4, 4):
+            worker.alloc(loss_line, size)
+
+    (found,) = leaks(train(Job(), plant=plant))
+    assert (found.line, found.bytes_per_step) == (26, 2 * MIB + 2568)
+    assert [part["line"] for part in found.evidence["absorbed"]] == [24, 25]
+
+
 def test_sequential_model_has_its_lines_in_the_loop():
     """No user code in the model: the forward pass is one line of the loop, the criterion, a module too, another."""
 
