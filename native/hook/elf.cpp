@@ -1,7 +1,9 @@
 #include "hook/elf.h"
 
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
+#include <cerrno>
 #include <cstring>
 
 namespace memscope {
@@ -28,11 +30,9 @@ LoadedObject::LoadedObject(const dl_phdr_info& info) noexcept
     const ElfW(Dyn)* dynamic = nullptr;
     for (u32 i = 0; i < header_count_; ++i) {
         const ElfW(Phdr) & header = headers_[i];
+        if (header.p_type == PT_LOAD && header.p_vaddr + header.p_memsz > extent_)
+            extent_ = header.p_vaddr + header.p_memsz;
         if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(base_ + header.p_vaddr);
-        if (header.p_type == PT_GNU_RELRO) {
-            relro_begin_ = base_ + header.p_vaddr;
-            relro_end_ = relro_begin_ + header.p_memsz;
-        }
     }
     if (dynamic == nullptr) return;
     // glibc relocates the addresses in the dynamic section where it lies; musl and the vDSO leave offsets.
@@ -119,15 +119,18 @@ void* LoadedObject::find(const char* name) const noexcept {
     return nullptr;
 }
 
+// Another thread may be in the middle of relocating this object: its pages must then stay writable. So the kernel
+// is asked to write: it refuses exactly when RELRO has made the page read-only, which the loader does last.
 bool LoadedObject::write_slot(void** slot, void* value) const noexcept {
-    const auto at = reinterpret_cast<u64>(slot);
+    const iovec from = {&value, sizeof value};
+    const iovec to = {slot, sizeof value};
+    if (process_vm_writev(getpid(), &from, 1, &to, 1, 0) == static_cast<ssize_t>(sizeof value)) return true;
+    const bool is_read_only = errno == EFAULT;  // otherwise the call itself is forbidden here (seccomp)
     const u64 page = static_cast<u64>(sysconf(_SC_PAGESIZE));
-    // The loader protects whole pages: it rounds the end of RELRO down.
-    const bool read_only = at >= (relro_begin_ & ~(page - 1)) && at < (relro_end_ & ~(page - 1));
-    void* const place = reinterpret_cast<void*>(at & ~(page - 1));
-    if (read_only && mprotect(place, page, PROT_READ | PROT_WRITE) != 0) return false;
+    void* const place = reinterpret_cast<void*>(reinterpret_cast<u64>(slot) & ~(page - 1));
+    if (mprotect(place, page, PROT_READ | PROT_WRITE) != 0) return false;
     __atomic_store_n(slot, value, __ATOMIC_RELEASE);
-    if (read_only) mprotect(place, page, PROT_READ);
+    if (is_read_only) mprotect(place, page, PROT_READ);
     return true;
 }
 

@@ -39,6 +39,12 @@ public:
         }
     }
 
+    // False while the loader has not relocated the slot yet: it holds 0 or an offset within the file, which is no
+    // address unless the object is loaded at 0 (and then it was relocated before anything of ours ran).
+    bool is_relocated(void* const* slot) const noexcept {
+        return base_ == 0 || reinterpret_cast<ElfW(Addr)>(__atomic_load_n(slot, __ATOMIC_RELAXED)) >= extent_;
+    }
+
     // Writes a slot even when RELRO has made its page read-only.
     bool write_slot(void** slot, void* value) const noexcept;
 
@@ -57,6 +63,7 @@ private:
     ElfW(Addr) base_;
     const ElfW(Phdr) * headers_;
     u32 header_count_;
+    ElfW(Addr) extent_ = 0;  // bytes from base_ to the end of the last segment
     const ElfW(Sym) * symbols_ = nullptr;
     const char* strings_ = nullptr;
     const u32* gnu_hash_ = nullptr;
@@ -65,8 +72,6 @@ private:
     u64 plt_bytes_ = 0;
     const ElfW(Rela) * relocations_ = nullptr;
     u64 relocation_bytes_ = 0;
-    u64 relro_begin_ = 0;
-    u64 relro_end_ = 0;
 };
 
 }  // namespace memscope

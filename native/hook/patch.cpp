@@ -91,6 +91,11 @@ u32 write_replacements() noexcept {
             u32 position = 0;
             const Hook* hook = hook_named(name, position);
             if (hook == nullptr || hook->original->load(std::memory_order_relaxed) == nullptr) return;
+            if (!object.is_relocated(slot)) {
+                // Another thread is loading this object right now: look again at the next dlsym.
+                g_loads_seen.store(0, std::memory_order_relaxed);
+                return;
+            }
             if (*slot != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
             ++slots_of_hook[position];
             ++total;
@@ -150,20 +155,8 @@ void remove_hooks() noexcept {
                 object.write_slot(slot, hook->original->load(std::memory_order_relaxed));
         });
     });
+    memset(slots_of_hook, 0, sizeof slots_of_hook);
     g_scanning.store(false, std::memory_order_release);
-}
-
-bool calls_hooked_symbols() noexcept {
-    bool found = false;
-    for_each_object([&](const LoadedObject& object) {
-        if (found) return;
-        object.for_each_slot([&](const char* name, void**) {
-            u32 position = 0;
-            const Hook* hook = hook_named(name, position);
-            if (hook != nullptr && hook->replacement != reinterpret_cast<void*>(watching_dlsym)) found = true;
-        });
-    });
-    return found;
 }
 
 void describe_hooks(HookVisitor visit, void* context) noexcept {

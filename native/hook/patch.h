@@ -40,9 +40,6 @@ extern const HookTable kCudartHooks;
 u32 install_hooks() noexcept;
 void remove_hooks() noexcept;
 
-// True when some loaded object calls a hooked symbol, that is: this process is one to watch.
-bool calls_hooked_symbols() noexcept;
-
 // For `doctor`: per hook, the object that defines it (nullptr: none is loaded) and the slots patched.
 using HookVisitor = void (*)(void* context, const char* source, const char* symbol, const char* defined_in, u32 slots);
 void describe_hooks(HookVisitor visit, void* context) noexcept;
