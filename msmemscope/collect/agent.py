@@ -6,9 +6,8 @@ writers once the aggregator has acknowledged them. It keeps no state that it cou
 says what is acknowledged, and a spool file begins with its offset (spool.py). While the aggregator is away and a
 ring fills up, committed bytes move to the spool; when that is full too, writers drop and count.
 
-It ends when the supervisor has made the file ``finish`` (or SIGTERM came), every ring is drained, and the aggregator
-has said so. In library mode (session.json: mode "library") nobody makes that file, and the agent ends by itself
-once no process that wrote a ring is left.
+It ends when the file ``finish`` is there (or SIGTERM came), every ring is drained, and the aggregator has said so. The
+supervisor makes that file, or in library mode the node process.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Settings:
     silence_s: float = 2.0  # no acknowledgement for so long: connect again, and spool rings that are half full
     spool_bytes: int = 4 << 30  # at most, and at most 80 % of what is free there
     usage_s: float = 1.0  # between samples of memory use
-    linger_s: float = 2.0  # library mode: no writer left for so long
 
     @classmethod
     def of(cls, session: Mapping[str, Any]) -> Settings:
@@ -158,7 +156,6 @@ class Agent:
         self._epoch: int | None = None
         self._asked = self._progress = time.monotonic()
         self._next_look = self._next_usage = self._next_check = 0.0
-        self._alone_since: float | None = None
         self._finishing: float | None = None
         self._said_bye = False
         self._spool_full = False
@@ -239,22 +236,12 @@ class Agent:
     def _decide_to_finish(self, now: float) -> None:
         if self._finishing is not None:
             return
-        if not (self.finish_asked or (self._dir / "finish").exists() or self._left_alone(now)):
+        if not (self.finish_asked or (self._dir / "finish").exists()):
             return
         self._finishing = now
         self._open_new()  # rings made since the last look
         for feed in self._open_feeds():
             feed.goal = feed.reader.head
-
-    def _left_alone(self, now: float) -> bool:
-        """Library mode: have all processes gone?"""
-        if self._session.get("mode") != "library" or not self._feeds:
-            return False
-        if any(feed.reader.alive() for feed in self._open_feeds()):
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
-        return self._alone_since is not None and now - self._alone_since >= self._settings.linger_s
 
     def _send_batches(self, now: float) -> bool:
         """Cuts and sends what is due. True when there is more."""

@@ -397,16 +397,6 @@ def test_a_run_whose_aggregator_never_came_back_is_recovered(make_job: MakeJob) 
     assert recover(job.run_dir) is False
 
 
-def test_library_mode_ends_by_itself(make_job: MakeJob) -> None:
-    job = make_job(mode="library", agent={**QUICK, "linger_s": 0.2})
-    job.start("aggregator")
-    job.start("agent")
-    job.write(1, rank=0, events=1_000).wait()
-    assert job.wait("agent") == 0
-    job.wait("aggregator")
-    assert_exactly_once(job.run(), 1, 1_000)
-
-
 def test_nothing_recorded_leaves_nothing(make_job: MakeJob) -> None:
     job = make_job()
     job.start("aggregator")
