@@ -38,7 +38,29 @@ def main() -> int:
     if found.returncode != 0 or Path(found.stdout.strip()).parent != package:
         print(found.stdout + found.stderr, file=sys.stderr)
         return 1
-    return 1 if missing else 0
+    return 1 if missing or not brought_without_pth(package, environment) else 0
+
+
+def brought_without_pth(package: Path, environment: dict[str, str]) -> bool:
+    """A launched Python that reads no .pth file (-S) gets the Python side from the preloaded library, at the first
+    extension module that it imports, and keeps its own sys.path and __main__."""
+    program = (
+        "import sys, _ctypes\n"
+        "print('msmemscope.collect.bootstrap' in sys.modules, [p for p in sys.path if 'site-packages' in p], "
+        "sorted(name for name in vars() if not name.startswith('_')))"
+    )
+    launched = {
+        **environment,
+        "LD_PRELOAD": str(package / "libascend_kernel_hook.so"),
+        "MSMEMSCOPE_SESSION": "/nowhere",
+    }
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False, env=launched
+    )
+    if found.stdout.strip() != "True [] ['sys']":
+        print(f"without .pth: {found.stdout}{found.stderr}", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hook/elf.h"
+#include "hook/interpreter.h"
 
 namespace memscope {
 namespace {
@@ -118,6 +119,7 @@ u32 scan() noexcept {
 __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* handle, const char* name) noexcept {
     if (g_installed.load(std::memory_order_relaxed) && loads_so_far() != g_loads_seen.load(std::memory_order_relaxed))
         scan();
+    if (g_installed.load(std::memory_order_relaxed) && strncmp(name, "PyInit_", 7) == 0) bring_python_side();
     const auto real = original_of<void* (*)(void*, const char*)>(g_dlsym);
     if (handle != RTLD_NEXT && g_installed.load(std::memory_order_relaxed)) {
         u32 position = 0;
