@@ -38,8 +38,11 @@ def launch(tmp_path: Path, kill_at: int = 0) -> tuple[subprocess.Popen[str], Pat
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     argv = [sys.executable, program, tmp_path / "stop", str(kill_at)]
+    command = tool(tmp_path / "out", argv)
+    # Room for what the program allocates, as fast as it can, while a service is being started again.
+    command[3:3] = ["--ring-size", "512"]
     process = subprocess.Popen(
-        tool(tmp_path / "out", argv),
+        command,
         env=environment(TMPDIR=str(tmp_path)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
