@@ -23,6 +23,14 @@ void memscope_remove_hooks();
 void early_allocate(void* ptr, std::size_t bytes);
 void early_release(void* ptr);
 void early_cuda(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved, int device);
+int cudaMalloc(void** ptr, std::size_t bytes);
+int cudaMallocAsync(void** ptr, std::size_t bytes, void* stream);
+int cudaHostAlloc(void** ptr, std::size_t bytes, unsigned flags);
+int cudaHostRegister(void* ptr, std::size_t bytes, unsigned flags);
+int cudaHostUnregister(void* ptr);
+int cudaFree(void* ptr);
+int cudaFreeAsync(void* ptr, void* stream);
+int cudaFreeHost(void* ptr);
 extern int fake_news;
 extern int fake_deletes;
 }
@@ -241,6 +249,55 @@ CASE(only_selected_devices_are_recorded) {
     memscope_set_devices("auto,cpu");
     CHECK_EQUAL(recorded(cuda0), 1u);
     CHECK_EQUAL(recorded(cpu), 1u);
+}
+
+CASE(the_cuda_driver_is_recorded_with_device_and_kind) {
+    memscope_set_devices("cpu,cuda");
+    const auto before = own_memory_events().size();
+    void *plain = nullptr, *async = nullptr, *pinned = nullptr;
+    CHECK_EQUAL(cudaMalloc(&plain, 1000), 0);
+    CHECK_EQUAL(cudaMallocAsync(&async, 2000, nullptr), 0);
+    CHECK_EQUAL(cudaHostAlloc(&pinned, 3000, 0), 0);
+    CHECK_EQUAL(cudaHostRegister(kBlock, 4000, 0), 0);
+    CHECK_EQUAL(cudaFree(plain), 0);
+    CHECK_EQUAL(cudaFreeAsync(async, nullptr), 0);
+    CHECK_EQUAL(cudaFreeHost(pinned), 0);
+    CHECK_EQUAL(cudaHostUnregister(kBlock), 0);
+    const auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 8);
+    const struct {
+        void* ptr;
+        i64 size;
+        DeviceType type;
+        int device;
+    } expected[] = {{plain, 1000, DeviceType::CUDA, 5},
+                    {async, 2000, DeviceType::CUDA, 5},
+                    {pinned, 3000, DeviceType::CPU, 0},
+                    {kBlock, 4000, DeviceType::CPU, 0}};
+    for (std::size_t i = 0; i < 4; ++i) {
+        for (const std::size_t at : {before + i, before + 4 + i}) {
+            const EventRecord& record = memory[at].record;
+            CHECK_EQUAL(record.ptr, reinterpret_cast<u64>(expected[i].ptr));
+            CHECK_EQUAL(static_cast<int>(record.device_type), static_cast<int>(expected[i].type));
+            CHECK_EQUAL(record.device, expected[i].device);
+            CHECK_EQUAL(static_cast<int>(record.pool), static_cast<int>(Pool::CUDA_DRIVER));
+            CHECK(memory[at].kind == (at < before + 4 ? Kind::MALLOC : Kind::FREE));
+            if (at < before + 4) CHECK_EQUAL(record.size, expected[i].size);
+        }
+    }
+    // A request that the driver refuses is an OOM event and no block.
+    CHECK_EQUAL(cudaMalloc(&plain, 1 << 21), 2);
+    CHECK_EQUAL(own_memory_events().size(), before + 8);
+    u64 refused = 0;
+    for (const std::string& path : rings()) {
+        Ring ring;
+        CHECK_EQUAL(ring.open(path.c_str(), false), 0);
+        if (ring.header->pid == static_cast<u32>(getpid()))
+            for (const Seen& one : events_of(ring))
+                if (one.kind == Kind::OOM && one.record.size == 1 << 21) ++refused;
+        ring.unmap();
+    }
+    CHECK_EQUAL(refused, 1u);
 }
 
 CASE(stop_and_remove_leave_the_program_as_it_was) {
