@@ -2,7 +2,7 @@
 # CMake and Ninja come from pip when the machine has none.
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
-# for example TORCH=torch==2.11.0), PIP_ARGS (for example --extra-index-url …), JOBS, FUZZ_SECONDS.
+# for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS, FUZZ_SECONDS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
