@@ -23,12 +23,16 @@ WAIT_S = 60.0
 
 
 def process_start(pid: int) -> int:
-    """Field 22 of /proc/<pid>/stat (clock ticks after boot); 0 when there is no such process."""
+    """Field 22 of /proc/<pid>/stat (clock ticks after boot); 0 when there is no such process, or only its zombie: a
+    parent that reads our stderr to its end before it waits for its child would wait for ever."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+            state, *fields = file.read().rpartition(b")")[2].split()
+        if state in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) < 2:  # other threads may outlive main's
+            return 0
+    except (OSError, ValueError):
         return 0
+    return int(fields[18])
 
 
 def join_or_create(config: Config) -> Session:
