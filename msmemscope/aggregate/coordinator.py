@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,15 @@ LOSSES_SCHEMA = pa.schema(
 )
 
 
+def versions() -> dict[str, str]:
+    """What is installed in the environment that the tool itself runs in, which is usually the ranks' too."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in ("torch", "torch_npu", "mindspore", "numpy", "pyarrow", "pyzmq"):
+        with suppress(PackageNotFoundError):
+            found[name] = version_of(name)
+    return found
+
+
 class Coordinator:
     """Writes run.json of one run from one shard."""
 
@@ -34,6 +47,7 @@ class Coordinator:
             "schema": SCHEMA_VERSION,
             "session": session["session"],
             "version": version,
+            "versions": versions(),
             "config": session.get("config", {}),
             "hosts": [session["host"]] if session.get("host") else [],
             "program": session.get("program", []),
