@@ -15,7 +15,8 @@ from msmemscope.cli.run_directory import config_of_run, open_run_directory, read
 @click.command(context_settings=HELP)
 @click.argument("run")
 def command(run: str) -> int:
-    """Analyse a recorded run again: findings, cluster tables and per-device files are written anew.
+    """Analyse a recorded run again: findings, cluster tables and per-device files are written anew, and the verdict
+    is printed.
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
@@ -27,5 +28,8 @@ def command(run: str) -> int:
         info = read_run_info(path)
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:
-        outputs.write_outputs(path, config=config_of_run(info), progress=progress)
+        outcome = outputs.write_outputs(path, config=config_of_run(info), progress=progress)
+    click.echo(outcome.text)
+    for note in outcome.notes:
+        say("info", note)
     return 0

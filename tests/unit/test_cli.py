@@ -457,9 +457,11 @@ class Report:
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
 
-    def write_outputs(self, path: Path, *, config: Config, progress: object) -> None:
+    def write_outputs(self, path: Path, *, config: Config, progress: object) -> types.SimpleNamespace:
         assert progress is None
         self.calls.append((path.name, config.format))
+        dump = path / "device_cpu" / "dump" / f"memscope_dump_1.{config.format}"
+        return types.SimpleNamespace(text="the verdict", notes=["a note"], files=[path / "cluster/leaks.csv", dump])
 
     def summary_text(self, path: Path, *, rank: int | None, progress: object) -> str:
         assert progress is None
@@ -480,10 +482,16 @@ def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, Repo
     return str(path), report
 
 
-def test_analyze_keeps_the_runs_own_options(recorded: tuple[str, Report]) -> None:
+def test_analyze_keeps_the_runs_own_options_and_says_what_came_out(
+    recorded: tuple[str, Report], capfd: pytest.CaptureFixture[str]
+) -> None:
     path, report = recorded
     assert main(["analyze", path]) == 0
+    printed = capfd.readouterr()
+    assert printed.out == "the verdict\n"
+    assert "a note" in printed.err
     assert main(["export", path, "--format", "db"]) == 0
+    assert capfd.readouterr().out == f"{path}/device_cpu/dump/memscope_dump_1.db\n"
     assert report.calls == [(Path(path).name, "csv"), (Path(path).name, "db")]
 
 
