@@ -7,15 +7,12 @@ had when they are started again: what a SIGKILL takes from them is only time.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import msmemscope
-from msmemscope.collect.session import FINISH, Session
+from msmemscope.collect.session import FINISH, Session, start_service
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
@@ -40,19 +37,7 @@ class Service:
 
     def _start(self) -> None:
         self._born = time.monotonic()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
-        # Where this package was imported from, installed or not.
-        package = Path(msmemscope.__file__).resolve().parent.parent
-        paths = [str(package), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULES[self.name], self._session.directory],
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # stdout belongs to the program
-            env=environment,
-            start_new_session=True,
-            preexec_fn=_unblock_signals,
-        )
+        self._process = start_service(MODULES[self.name], self._session.directory, _unblock_signals)
 
     @property
     def pid(self) -> int:

@@ -53,11 +53,9 @@ def start() -> None:
     Raises MemscopeError when no session can be had.
     """
     from msmemscope import _native
-    from msmemscope.collect.attach import attach, attached, watch_torch
+    from msmemscope.collect.attach import attach, attached
 
-    if attached() is None:
-        attach(_session())
-    watch_torch()
+    attach(attached() or _session())
     _native.start()
 
 

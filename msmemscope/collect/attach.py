@@ -22,11 +22,16 @@ _optimizers = OptimizerSteps(clock)
 
 
 def attach(session: Session) -> None:
-    """Makes this process record into `session`; recording itself begins with _native.start(). Idempotent."""
+    """Makes this process record into `session`; recording itself begins with _native.start(). May be called again,
+    with the same session: torch may have been imported since."""
     global _attached
-    if _attached is not None:
-        return
-    _attached = session
+    if _attached is None:
+        _attached = session
+        _set_up(session)
+    _watch_torch()
+
+
+def _set_up(session: Session) -> None:
     config = session.config
     _native.set_session(session.directory)
     _native.set_ring_bytes(config.ring_mib << 20)
@@ -49,7 +54,6 @@ def attach(session: Session) -> None:
     )
     _native.install_hooks()
     os.register_at_fork(after_in_child=_after_fork_in_child)
-    watch_torch()
 
 
 def attached() -> Session | None:
@@ -57,8 +61,8 @@ def attached() -> Session | None:
     return _attached
 
 
-def watch_torch() -> None:
-    """Registers the optimizer hook once torch is imported; does nothing (and may be called again) before."""
+def _watch_torch() -> None:
+    """Registers the optimizer hook, once, when torch is imported."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is None or getattr(optimizer, "_msmemscope_hook", None) is not None:
         return

@@ -69,12 +69,11 @@ def attach_now() -> None:
     """Attaches to the session of the environment and starts recording unless the mode is deferred."""
     try:
         from msmemscope import _native
-        from msmemscope.collect.attach import attach, watch_torch
+        from msmemscope.collect.attach import attach
         from msmemscope.collect.session import SESSION_VARIABLE, Session
 
         session = Session.load(os.environ[SESSION_VARIABLE])
         attach(session)
-        watch_torch()
         if session.config.collect_mode == "immediate":
             _native.start()
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the program

@@ -8,12 +8,11 @@ node process ends by itself after the last rank, so nothing here has to be calle
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 
 from msmemscope.collect.config import Config
-from msmemscope.collect.session import SESSION_VARIABLE, Session
+from msmemscope.collect.session import SESSION_VARIABLE, Session, start_service
 from msmemscope.errors import MemscopeError
 
 JOINED = "joined-"  # joined-<pid>-<start>: a process of this session
@@ -48,6 +47,7 @@ def join_or_create(config: Config) -> Session:
             joined = _join(config, name)
             if joined is not None:
                 session = joined
+                _register(session)
                 break
             if time.monotonic() > deadline:
                 raise MemscopeError(
@@ -57,10 +57,9 @@ def join_or_create(config: Config) -> Session:
             continue
         if launched:
             _write(session, LAUNCHER, f"{owner} {process_start(owner)}")
-        _register(session)
-        _start_node_process(session)
+        _register(session)  # before its node process looks for somebody alive
+        start_service("msmemscope.launchers.node", session.directory)
         break
-    _register(session)
     # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth.
     os.environ[SESSION_VARIABLE] = session.directory
     return session
@@ -82,16 +81,3 @@ def _register(session: Session) -> None:
 def _write(session: Session, name: str, text: str) -> None:
     with open(session.path(name), "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _start_node_process(session: Session) -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, environment.get("PYTHONPATH", ""))))
-    subprocess.Popen(
-        [sys.executable, "-m", "msmemscope.launchers.node", session.directory],
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        env=environment,
-        start_new_session=True,
-    )

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 
 from msmemscope.collect.config import Config
 from msmemscope.collect.place import choose_place
 from msmemscope.errors import MemscopeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from subprocess import Popen
 
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
 DISTRIBUTED_VARIABLE = "MSMEMSCOPE_DISTRIBUTED"
@@ -129,6 +135,25 @@ def hook_library() -> str:
     spec = importlib.util.find_spec("msmemscope._native")
     beside = spec.origin if spec is not None and spec.origin is not None else os.path.dirname(__file__)
     return os.path.join(os.path.dirname(os.path.abspath(beside)), HOOK_LIBRARY)
+
+
+def start_service(module: str, directory: str, preexec_fn: Callable[[], None] | None = None) -> Popen[bytes]:
+    """Runs `module` for the session `directory`, as a process in a group of its own: unwatched, nothing on its stdin,
+    and on stderr alone, because stdout belongs to the program. It finds this package wherever we were found."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [package, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    from subprocess import DEVNULL, Popen  # not at the top: a rank that only joins a session never needs it
+
+    return Popen(
+        [sys.executable, "-m", module, directory],
+        stdin=DEVNULL,
+        stdout=2,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=preexec_fn,
+    )
 
 
 def _private(path: str, flags: int) -> int:

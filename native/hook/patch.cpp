@@ -21,7 +21,8 @@ std::atomic<bool> g_installed{false};
 std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
 std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
 
-u32 slots_of_hook[64];  // by position in for_each_hook; for doctor
+constexpr u32 kMostHooks = 64;
+u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
 
 template <typename Visit>
 void for_each_hook(const Visit& visit) noexcept {
@@ -72,15 +73,17 @@ const Hook* hook_named(const char* name, u32& position) noexcept {
 // Finds the originals among everything loaded, in load order, so that another tool's interposer comes first as
 // it does for the program. One whose library was unloaded is looked up again.
 void find_originals() noexcept {
-    for_each_hook([](const HookTable&, const Hook& hook, u32) {
-        void* const known = hook.original->load(std::memory_order_relaxed);
-        void* first = nullptr;
-        bool still_there = false;
-        for_each_object([&](const LoadedObject& object) {
-            if (known != nullptr && object.contains(known)) still_there = true;
-            if (first == nullptr) first = object.find(hook.symbol);
+    void* first[kMostHooks] = {};
+    bool still_there[kMostHooks] = {};
+    for_each_object([&](const LoadedObject& object) {
+        for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
+            const void* known = hook.original->load(std::memory_order_relaxed);
+            if (known != nullptr && object.contains(known)) still_there[position] = true;
+            if (first[position] == nullptr) first[position] = object.find(hook.symbol);
         });
-        if (!still_there) hook.original->store(first, std::memory_order_release);
+    });
+    for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
+        if (!still_there[position]) hook.original->store(first[position], std::memory_order_release);
     });
 }
 

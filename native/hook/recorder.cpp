@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "hook/guard.h"
+#include "record/process.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -66,19 +67,14 @@ public:
 
 // --- identity --------------------------------------------------------------------------------------------------
 
-// Field 22 of /proc/<pid>/stat, counted after the last ')' since the name may hold anything. 0: no such process.
 u64 process_start(u32 pid) noexcept {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    const ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = 0;
-    const char* at = strrchr(text, ')');
-    for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
-    return at == nullptr ? 0 : strtoull(at + 1, nullptr, 10);
+    ProcessStat stat;
+    return read_process_stat(pid, stat) ? stat.start : 0;
+}
+
+u32 parent_of(u32 pid) noexcept {
+    ProcessStat stat;
+    return read_process_stat(pid, stat) ? stat.parent : 0;
 }
 
 i32 number_from(const char* const* names, i32 otherwise) noexcept {
@@ -131,19 +127,6 @@ void fill_identity(RingHeader& header, u64 ring_id) noexcept {
     if (gethostname(header.host, sizeof header.host - 1) != 0) header.host[0] = 0;
     const ssize_t bytes = readlink("/proc/self/exe", header.program, sizeof header.program - 1);
     header.program[bytes > 0 ? bytes : 0] = 0;
-}
-
-u32 parent_of(u32 pid) noexcept {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    const ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = 0;
-    const char* at = strrchr(text, ')');
-    return at == nullptr ? 0 : static_cast<u32>(strtoul(at + 4, nullptr, 10));  // ") S ppid"
 }
 
 // Looks at the rings that are already in the session directory: the one of the nearest ancestor of the same rank

@@ -67,9 +67,8 @@ void memscope_identify(int rank, int local_rank, int world_size, int group_rank,
 void memscope_meta(const char* key, const char* value);
 
 struct memscope_stats {
-    unsigned long long events;   // bytes ever reserved in the ring, and ...
     unsigned long long ring_id;  // 0: no ring yet
-    unsigned long long head;
+    unsigned long long head;     // bytes ever reserved in the ring
     unsigned long long lost;
     int error;  // errno that disabled recording, or 0
     int recording;

@@ -11,6 +11,7 @@
 
 #include "module/bindings.h"
 #include "record/cutter.h"
+#include "record/process.h"
 #include "record/ring.h"
 
 namespace py = pybind11;
@@ -86,29 +87,6 @@ py::dict make_cut(const Records& records, const CutSizes& sizes, u64 offset) {
     cut["holes"] = sizes.holes;
     cut["invalid"] = sizes.invalid;
     return cut;
-}
-
-// State and start time (fields 3 and 22 of /proc/<pid>/stat); false when there is no such process.
-bool process_state(u32 pid, char& state, u64& start) noexcept {
-    char path[64];
-    std::snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    std::FILE* file = std::fopen(path, "re");
-    if (file == nullptr) return false;
-    char line[1024];
-    const std::size_t bytes = std::fread(line, 1, sizeof line - 1, file);
-    std::fclose(file);
-    line[bytes] = '\0';
-    const char* at = std::strrchr(line, ')');  // the name may itself hold spaces and parentheses
-    if (at == nullptr || at[1] != ' ') return false;
-    state = at[2];
-    at += 2;
-    for (int field = 3; field < 22; ++field) {
-        at = std::strchr(at, ' ');
-        if (at == nullptr) return false;
-        ++at;
-    }
-    start = std::strtoull(at, nullptr, 10);
-    return true;
 }
 
 // A zombie writes nothing more, unless only its first thread has ended.
@@ -188,11 +166,10 @@ public:
 
     bool alive() const {
         const RingHeader& ring = opened();
-        char state = '?';
-        u64 start = 0;
-        if (!process_state(ring.pid, state, start)) return false;
-        if (ring.process_start != 0 && start != ring.process_start) return false;
-        if (state == 'Z' || state == 'X') return has_other_threads(ring.pid);
+        ProcessStat stat;
+        if (!read_process_stat(ring.pid, stat)) return false;
+        if (ring.process_start != 0 && stat.start != ring.process_start) return false;
+        if (stat.state == 'Z' || stat.state == 'X') return has_other_threads(ring.pid);
         return true;
     }
 

@@ -1,0 +1,30 @@
+#include "record/process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace memscope {
+
+bool read_process_stat(u32 pid, ProcessStat& out) noexcept {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) return false;
+    text[got] = 0;
+    const char* at = strrchr(text, ')');  // the name may itself hold spaces and parentheses
+    if (at == nullptr || at[1] != ' ' || at[2] == 0 || at[3] != ' ') return false;
+    out.state = at[2];
+    out.parent = static_cast<u32>(strtoul(at + 4, nullptr, 10));
+    for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
+    if (at == nullptr) return false;
+    out.start = strtoull(at + 1, nullptr, 10);
+    return true;
+}
+
+}  // namespace memscope
