@@ -42,6 +42,7 @@ def config(**options: str) -> None:
         _native.set_stack_depth(
             chosen.python_stack_depth if chosen.python_stack else 0, chosen.c_stack_depth if chosen.c_stack else 0
         )
+        _native.set_sorts(chosen.sorts)
 
 
 def start() -> None:
@@ -73,10 +74,10 @@ def step() -> None:
     """
     if not _running():
         return
-    from msmemscope.collect.attach import clock
+    from msmemscope import _native
     from msmemscope.vocabulary import StepSource
 
-    clock.boundary(StepSource.API)
+    _native.boundary(int(StepSource.API))
 
 
 def list_analyzers() -> list[str]:

@@ -41,6 +41,10 @@ class Kind(IntEnum):
     SYSTEM = 39
     META = 40
     GAP = 41
+    RESERVE = 42
+    UNRESERVE = 43
+    MAP = 44
+    UNMAP = 45
 
 
 class Pool(IntEnum):
@@ -92,6 +96,7 @@ class Flag(IntFlag):
     SHADOW = 4
     DEVICE_TIME = 8
     STACK_LOST = 16
+    HANDLE = 32
 
 
 # Columns of a batch and their little-endian element types, in numpy's notation.

@@ -12,13 +12,12 @@ import sys
 
 from msmemscope import _native
 from msmemscope.collect.session import Session
-from msmemscope.collect.steps import OptimizerSteps, StepClock
+from msmemscope.collect.steps import OptimizerSteps
 
 _attached: Session | None = None
 _identified = False
 
-clock = StepClock(lambda number, source: _native.step(number, source))
-_optimizers = OptimizerSteps(clock)
+_optimizers = OptimizerSteps(_native.boundary)
 
 
 def attach(session: Session) -> None:
@@ -37,6 +36,7 @@ def _set_up(session: Session) -> None:
     _native.set_ring_bytes(config.ring_mib << 20)
     _native.set_wait_ns(config.ring_wait_ms * 1_000_000)
     _native.set_devices(",".join(config.device))
+    _native.set_sorts(config.sorts)
     if config.python_stack:
         if _walk_is_right():
             _native.use_python_frames(True)

@@ -117,6 +117,7 @@ class Session:
             "MSMEMSCOPE_RING_MIB": str(config.ring_mib),
             "MSMEMSCOPE_WAIT_MS": str(config.ring_wait_ms),
             "MSMEMSCOPE_DEVICES": ",".join(config.device),
+            "MSMEMSCOPE_SORTS": str(config.sorts),
             "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
         }
         if distributed:

@@ -101,6 +101,14 @@ class Config(Facts):
         """Whether KERNEL_LAUNCH rows are wanted."""
         return "kernel" in self.level and "launch" in self.dump_events
 
+    @property
+    def sorts(self) -> int:
+        """What the hooks record beyond memory: a sum of memscope::Sort (native/hook/selection.h)."""
+        collected = self.collect_events
+        operators = "op" in self.level and "launch" in collected
+        kernels = "kernel" in self.level and "launch" in collected
+        return 1 * operators + 2 * kernels + 4 * ("access" in collected)
+
     def selects_device(self, kind: str, index: int = 0) -> bool:
         """Whether events of `kind` ("cpu", "npu", "cuda") and `index` are recorded. `auto` takes every
         accelerator; whether the cpu counts under `auto` depends on there being one, which only the process

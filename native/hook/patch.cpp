@@ -10,7 +10,7 @@
 namespace memscope {
 namespace {
 
-const HookTable* const kTables[] = {&kC10Hooks, &kCudartHooks};
+const HookTable* const kTables[] = {&kC10Hooks, &kCudartHooks, &kHalHooks, &kAclHooks, &kLaunchHooks, &kAtbHooks};
 
 void* watching_dlsym(void* handle, const char* name) noexcept;
 std::atomic<void*> g_dlsym{nullptr};
@@ -21,7 +21,7 @@ std::atomic<bool> g_installed{false};
 std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
 std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
 
-constexpr u32 kMostHooks = 64;
+constexpr u32 kMostHooks = 128;
 u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
 
 template <typename Visit>
@@ -56,13 +56,26 @@ u64 loads_so_far() noexcept {
     return loads;
 }
 
-// Most slots of an object have nothing to do with us: one look at the first bytes settles that.
+// Most slots of an object have nothing to do with us: one look at the first two bytes settles that.
+std::atomic<u64> g_beginnings[4];  // a bit for each hash of two first bytes
+
+u32 beginning_of(const char* name) noexcept {
+    return (static_cast<unsigned char>(name[0]) * 31u + static_cast<unsigned char>(name[1])) & 255;
+}
+
+void note_beginnings() noexcept {
+    for_each_hook([](const HookTable&, const Hook& hook, u32) {
+        const u32 bit = beginning_of(hook.symbol);
+        g_beginnings[bit / 64].fetch_or(u64{1} << bit % 64, std::memory_order_relaxed);
+    });
+}
+
 const Hook* hook_named(const char* name, u32& position) noexcept {
-    if (name[0] != '_' && name[0] != 'c' && name[0] != 'd') return nullptr;
+    const u32 bit = beginning_of(name);
+    if ((g_beginnings[bit / 64].load(std::memory_order_relaxed) >> bit % 64 & 1) == 0) return nullptr;
     const Hook* found = nullptr;
     for_each_hook([&](const HookTable&, const Hook& hook, u32 at) {
-        if (found == nullptr && hook.replacement != nullptr && name[1] == hook.symbol[1] &&
-            strcmp(name, hook.symbol) == 0) {
+        if (found == nullptr && hook.replacement != nullptr && strcmp(name, hook.symbol) == 0) {
             found = &hook;
             position = at;
         }
@@ -141,6 +154,7 @@ __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* h
 }  // namespace
 
 u32 install_hooks() noexcept {
+    note_beginnings();
     g_installed.store(true, std::memory_order_release);
     return scan();
 }

@@ -34,6 +34,10 @@ struct HookTable {
 // The sources' tables, defined in native/source/*.cpp.
 extern const HookTable kC10Hooks;
 extern const HookTable kCudartHooks;
+extern const HookTable kHalHooks;     // the Ascend driver
+extern const HookTable kAclHooks;     // AscendCL: life cycle, page-locked memory, requests that failed
+extern const HookTable kLaunchHooks;  // kernel launches of AscendCL and the Ascend runtime
+extern const HookTable kAtbHooks;     // the Ascend Transformer Boost library
 
 // Patches what is loaded now and arms the watch for later objects. Returns the number of slots that hold a
 // replacement afterwards.

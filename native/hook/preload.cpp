@@ -24,7 +24,9 @@ __attribute__((constructor)) void arm() {
     if (const unsigned mib = number_or("MSMEMSCOPE_RING_MIB", 0)) memscope_set_ring_bytes(static_cast<u64>(mib) << 20);
     memscope_set_wait_ns(number_or("MSMEMSCOPE_WAIT_MS", 20) * 1'000'000ull);
     if (const char* devices = getenv("MSMEMSCOPE_DEVICES")) memscope_set_devices(devices);
+    if (getenv("MSMEMSCOPE_SORTS") != nullptr) memscope_set_sorts(number_or("MSMEMSCOPE_SORTS", 0));
     install_hooks();
+    memscope_remember();
     if (number_or("MSMEMSCOPE_DEFERRED", 0) == 0) memscope_start();
 }
 

@@ -17,6 +17,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "hook/blocks.h"
+#include "hook/devices.h"
 #include "hook/guard.h"
 #include "record/process.h"
 #include "stack/stacks.h"
@@ -24,7 +26,7 @@
 namespace memscope {
 
 __thread int t_inside = 0;
-std::atomic<bool> g_recording{false};
+std::atomic<Watch> g_watch{Watch::OFF};
 
 namespace {
 
@@ -49,11 +51,6 @@ struct Recorder {
 Recorder g_recorder = {};
 
 __thread u32 t_tid = 0;
-
-u32 current_tid() noexcept {
-    if (__builtin_expect(t_tid == 0, 0)) t_tid = static_cast<u32>(syscall(SYS_gettid));
-    return t_tid;
-}
 
 class InternLock {
 public:
@@ -213,6 +210,29 @@ void emit_system(SystemEvent what) noexcept {
     emit(event);
 }
 
+// --- what sources cannot see -----------------------------------------------------------------------------------
+
+struct Lost {
+    std::atomic<const char*> source;  // set last
+    const char* what;
+};
+constexpr u32 kMostLost = 64;
+Lost g_lost[kMostLost];
+std::atomic<u32> g_lost_count{0};
+
+void emit_lost(const Lost& lost) noexcept {
+    char key[64];
+    const int bytes = snprintf(key, sizeof key, "lost.%s", lost.source.load(std::memory_order_relaxed));
+    if (bytes <= 0) return;
+    const Guard guard;  // whether or not we are inside one
+    emit_meta(key, lost.what);
+}
+
+void emit_lost() noexcept {
+    for (const Lost& lost : g_lost)
+        if (lost.source.load(std::memory_order_acquire) != nullptr) emit_lost(lost);
+}
+
 bool open_once() noexcept {
     Recorder& self = g_recorder;
     for (;;) {
@@ -222,14 +242,35 @@ bool open_once() noexcept {
         if (state == State::CLOSED &&
             self.state.compare_exchange_strong(state, State::OPENING, std::memory_order_acq_rel)) {
             self.error = open_ring();
-            if (self.error != 0) g_recording.store(false, std::memory_order_relaxed);
+            if (self.error != 0) g_watch.store(Watch::OFF, std::memory_order_relaxed);
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
             if (self.error != 0) return false;
             emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
+            emit_lost();
+            if (const char* devices = visible_devices()) emit_meta("visible_devices", devices);
             return true;
         }
         sched_yield();  // another thread is opening it; a few hundred microseconds, once
     }
+}
+
+// --- steps -----------------------------------------------------------------------------------------------------
+
+struct Steps {
+    std::atomic<bool> locked;
+    u32 counts[4];  // by StepSource
+    u32 leader;     // one more than the StepSource whose boundaries count; 0: none yet
+};
+Steps g_steps = {};
+
+// The boundary's number when it counts, else 0.
+u32 count_boundary(u32 source) noexcept {
+    while (g_steps.locked.exchange(true, std::memory_order_acquire)) sched_yield();
+    if (g_steps.leader == 0 || source + 1 < g_steps.leader) g_steps.leader = source + 1;
+    const u32 count = ++g_steps.counts[source];
+    const bool counts = g_steps.leader == source + 1;
+    g_steps.locked.store(false, std::memory_order_release);
+    return counts ? count : 0;
 }
 
 // --- fork and exit ---------------------------------------------------------------------------------------------
@@ -239,6 +280,8 @@ void after_fork_in_child() {
     Recorder& self = g_recorder;
     t_tid = 0;
     t_inside = 0;
+    forget_remembered_blocks_after_fork();
+    g_steps.locked.store(false, std::memory_order_relaxed);
     if (self.state.load(std::memory_order_relaxed) == State::CLOSED) return;
     const RingHeader* parent = self.ring.is_open() ? self.ring.header : nullptr;
     if (parent != nullptr && self.steps_of.load(std::memory_order_relaxed) == parent && self.ring.data != nullptr) {
@@ -265,11 +308,34 @@ __attribute__((destructor)) void say_goodbye() {
 }  // namespace
 
 bool ensure_ring() noexcept { return open_once(); }
+bool has_ring() noexcept { return g_recorder.state.load(std::memory_order_acquire) == State::OPEN; }
+
+u32 current_tid() noexcept {
+    if (__builtin_expect(t_tid == 0, 0)) t_tid = static_cast<u32>(syscall(SYS_gettid));
+    return t_tid;
+}
+
+void emit_meta(const char* key, const char* value) noexcept {
+    Event event(Kind::META);
+    event.record.name = intern_text(key, strlen(key));
+    event.record.attr = intern_text(value, strlen(value));
+    emit(event);
+}
+
+void report_lost(const char* source, const char* what) noexcept {
+    for (const Lost& known : g_lost)
+        if (known.source.load(std::memory_order_acquire) == source && strcmp(known.what, what) == 0) return;
+    const u32 place = g_lost_count.fetch_add(1, std::memory_order_relaxed);
+    if (place >= kMostLost) return;
+    g_lost[place].what = what;
+    g_lost[place].source.store(source, std::memory_order_release);
+    if (has_ring()) emit_lost(g_lost[place]);
+}
 
 void emit(Event& event) noexcept {
     if (__builtin_expect(g_recorder.state.load(std::memory_order_acquire) != State::OPEN, 0) && !open_once()) return;
     EventRecord& record = event.record;
-    record.tid = current_tid();
+    if (record.tid == 0) record.tid = current_tid();
     if (record.step == 0)
         record.step = g_recorder.steps_of.load(std::memory_order_relaxed)->step.load(std::memory_order_relaxed);
     if (record.ts == 0) record.ts = monotonic_ns();
@@ -366,19 +432,29 @@ MEMSCOPE_API void memscope_set_wait_ns(unsigned long long ns) {
 }
 
 MEMSCOPE_API void memscope_start() {
-    if (g_recording.exchange(true, std::memory_order_acq_rel)) return;
+    if (g_watch.exchange(Watch::RECORDING, std::memory_order_acq_rel) == Watch::RECORDING) return;
     // A process without a ring gets it, and this mark, with its first event: see open_once.
-    if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN) emit_system(SystemEvent::START_TRACE);
+    if (has_ring()) emit_system(SystemEvent::START_TRACE);
+    promote_remembered_blocks();
 }
 
 MEMSCOPE_API void memscope_stop() {
-    if (!g_recording.exchange(false, std::memory_order_acq_rel)) return;
-    if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN) emit_system(SystemEvent::STOP_TRACE);
+    Watch recording = Watch::RECORDING;
+    if (!g_watch.compare_exchange_strong(recording, Watch::REMEMBERING, std::memory_order_acq_rel)) return;
+    if (has_ring()) emit_system(SystemEvent::STOP_TRACE);
 }
 
-MEMSCOPE_API void memscope_step(unsigned step, unsigned source) {
+MEMSCOPE_API void memscope_remember() {
+    Watch off = Watch::OFF;
+    g_watch.compare_exchange_strong(off, Watch::REMEMBERING, std::memory_order_acq_rel);
+}
+
+MEMSCOPE_API void memscope_boundary(unsigned source) {
     Guard guard;
-    if (!guard || !is_recording() || !ensure_ring()) return;
+    if (!guard || !is_recording() || source >= sizeof g_steps.counts / sizeof g_steps.counts[0] || !ensure_ring())
+        return;
+    const u32 step = count_boundary(source);
+    if (step == 0) return;
     g_recorder.ring.header->step.store(step, std::memory_order_relaxed);
     Event event(Kind::STEP);
     event.record.step = step;
@@ -396,10 +472,7 @@ MEMSCOPE_API unsigned memscope_current_step() {
 MEMSCOPE_API void memscope_meta(const char* key, const char* value) {
     Guard guard;
     if (!guard || !is_recording() || !ensure_ring()) return;
-    Event event(Kind::META);
-    event.record.name = intern_text(key, strlen(key));
-    event.record.attr = intern_text(value, strlen(value));
-    emit(event);
+    emit_meta(key, value);
 }
 
 MEMSCOPE_API void memscope_identify(int rank, int local_rank, int world_size, int group_rank, const char* role) {
@@ -426,10 +499,15 @@ MEMSCOPE_API void memscope_identify(int rank, int local_rank, int world_size, in
     }
 }
 
+MEMSCOPE_API void memscope_visit_lost(void (*visit)(void*, const char*, const char*), void* context) {
+    for (const Lost& lost : g_lost)
+        if (const char* source = lost.source.load(std::memory_order_acquire)) visit(context, source, lost.what);
+}
+
 MEMSCOPE_API void memscope_get_stats(memscope_stats* out) {
     *out = {};
     out->error = g_recorder.error;
-    out->recording = g_recording.load(std::memory_order_relaxed) ? 1 : 0;
+    out->recording = is_recording() ? 1 : 0;
     if (g_recorder.state.load(std::memory_order_acquire) != State::OPEN) return;
     const RingHeader& header = *g_recorder.ring.header;
     out->ring_id = header.ring_id;

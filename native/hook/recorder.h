@@ -12,10 +12,20 @@
 
 namespace memscope {
 
-// Set while events are wanted. The only thing a hook reads when recording is off.
-extern std::atomic<bool> g_recording;
+// What hooks do. The only thing that a hook reads when it is OFF.
+enum class Watch : u32 {
+    OFF,          // nothing: a hook goes straight on to the original
+    REMEMBERING,  // blocks are remembered (blocks.h), nothing is written
+    RECORDING,
+};
+extern std::atomic<Watch> g_watch;
 
-inline bool is_recording() noexcept { return __builtin_expect(g_recording.load(std::memory_order_relaxed), 0); }
+inline bool is_watching() noexcept {
+    return __builtin_expect(g_watch.load(std::memory_order_relaxed) != Watch::OFF, 0);
+}
+inline bool is_recording() noexcept {
+    return __builtin_expect(g_watch.load(std::memory_order_relaxed) == Watch::RECORDING, 0);
+}
 
 struct Event {
     Kind kind;
@@ -28,8 +38,9 @@ struct Event {
     }
 };
 
-// Fills ts, tid and (unless set) step, and writes the event to the ring. Call inside a Guard.
+// Fills ts, tid and step unless they are set, and writes the event to the ring. Call inside a Guard.
 void emit(Event& event) noexcept;
+u32 current_tid() noexcept;
 
 // Defines the string once per ring and returns its id; 0 when it could not be defined.
 u64 intern_text(const char* text, std::size_t bytes) noexcept;
@@ -41,6 +52,15 @@ u64 find_stack(u64 key) noexcept;
 
 // Makes sure that there is a ring, so that the intern tables may be used. False: this process records nothing.
 bool ensure_ring() noexcept;
+bool has_ring() noexcept;
+
+// A META event. Call inside a Guard, with a ring.
+void emit_meta(const char* key, const char* value) noexcept;
+
+// A source says, once for each text, that it cannot see something: a symbol that is missing, a structure of another
+// size. Goes to the run's tables as META "lost.<source>" and to memscope_visit_lost, and never to the program's
+// output. Both texts are literals. Call from anywhere, also before there is a ring.
+void report_lost(const char* source, const char* what) noexcept;
 
 }  // namespace memscope
 
@@ -52,12 +72,16 @@ int memscope_set_session(const char* directory);
 void memscope_set_ring_bytes(unsigned long long bytes);
 void memscope_set_wait_ns(unsigned long long ns);  // 0: never block
 
-// Recording on or off; a SYSTEM event marks either in the ring. Idempotent.
+// Recording on or off; a SYSTEM event marks either in the ring. Idempotent. After stop() blocks are remembered.
 void memscope_start();
 void memscope_stop();
+// From OFF to REMEMBERING.
+void memscope_remember();
 
-// The number of the step that now begins. source: memscope::StepSource.
-void memscope_step(unsigned step, unsigned source);
+// A step of `source` (memscope::StepSource, in order of trust) has ended and the next begins. Boundaries are counted
+// per source, and the first one of a more trusted source silences the less trusted: who calls step() after
+// optimizer.step() does not count twice, since both say 1 for the first iteration. Nothing while not recording.
+void memscope_boundary(unsigned source);
 unsigned memscope_current_step();
 
 // Amends the identity in the ring's header and as META events. A negative value leaves the field as it is.
@@ -65,6 +89,9 @@ void memscope_identify(int rank, int local_rank, int world_size, int group_rank,
 
 // A META event of any key and value.
 void memscope_meta(const char* key, const char* value);
+
+// What report_lost was told in this process.
+void memscope_visit_lost(void (*visit)(void* context, const char* source, const char* what), void* context);
 
 struct memscope_stats {
     unsigned long long ring_id;  // 0: no ring yet

@@ -6,6 +6,7 @@
 namespace memscope {
 
 Selection g_selection;
+std::atomic<u32> g_sorts{static_cast<u32>(Sort::OPERATORS)};
 
 namespace {
 
@@ -43,4 +44,8 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_devices(cons
     g_selection.npu.store(npu);
     g_selection.cuda.store(cuda);
     g_selection.is_auto.store(automatic);
+}
+
+extern "C" __attribute__((visibility("default"))) void memscope_set_sorts(unsigned sorts) {
+    memscope::g_sorts.store(sorts);
 }

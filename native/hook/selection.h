@@ -1,4 +1,4 @@
-// Which devices are wanted (option --device). One load and one mask per event.
+// What is wanted: devices (option --device) and sorts of events (--events, --level). One load and one mask per event.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,14 @@ struct Selection {
     std::atomic<u32> is_auto{1};
 };
 extern Selection g_selection;
+
+// Sorts of events that can be switched off. Memory events are always wanted: everything else hangs on them.
+enum class Sort : u32 { OPERATORS = 1, KERNELS = 2, ACCESSES = 4 };
+extern std::atomic<u32> g_sorts;
+
+inline bool is_wanted(Sort sort) noexcept {
+    return (g_sorts.load(std::memory_order_relaxed) & static_cast<u32>(sort)) != 0;
+}
 
 // True when events of this device are to be recorded. Under `auto` the first event of an accelerator ends the
 // recording of CPU tensors: in a process that drives a card they are staging, and not asked for.
@@ -33,3 +41,6 @@ inline bool is_selected(DeviceType type, i16 device) noexcept {
 // `list`: auto, cpu, npu, npu:N, cuda, cuda:N, separated by commas. Unknown words are ignored: the option was
 // checked before it came here.
 extern "C" void memscope_set_devices(const char* list);
+
+// Sums of memscope::Sort.
+extern "C" void memscope_set_sorts(unsigned sorts);

@@ -47,6 +47,14 @@ py::list hooks() {
     return rows;
 }
 
+py::list lost() {
+    py::list rows;
+    memscope_visit_lost([](void* context, const char* source,
+                           const char* what) { static_cast<py::list*>(context)->append(py::make_tuple(source, what)); },
+                        &rows);
+    return rows;
+}
+
 py::dict stats() {
     memscope_stats now;
     memscope_get_stats(&now);
@@ -69,6 +77,7 @@ void bind_collect(py::module_& module) {
     module.def("set_wait_ns", &memscope_set_wait_ns);
     module.def("set_stack_depth", &memscope_set_stack_depth, py::arg("python"), py::arg("native"));
     module.def("set_devices", &memscope_set_devices, py::arg("list"));
+    module.def("set_sorts", &memscope_set_sorts, py::arg("sorts"), "Sums of 1 operators, 2 kernels, 4 accesses.");
     module.def("use_python_frames",
                [](bool use) { memscope_set_python_frames(use ? &memscope_cpython_frames : nullptr); });
     module.def("walked_frames", &walked_frames,
@@ -76,10 +85,12 @@ void bind_collect(py::module_& module) {
     module.def("install_hooks", &memscope_install_hooks,
                "Patches every loaded object; the number of slots that are ours.");
     module.def("remove_hooks", &memscope_remove_hooks);
+    module.def("lost", &lost, "What sources cannot see here: (source, text).");
     module.def("hooks", &hooks, "Per hooked symbol: source, symbol, defined_in, slots.");
     module.def("start", &memscope_start);
     module.def("stop", &memscope_stop);
-    module.def("step", &memscope_step, py::arg("number"), py::arg("source"));
+    module.def("remember", &memscope_remember, "From off to remembering blocks, until start().");
+    module.def("boundary", &memscope_boundary, py::arg("source"), "A step has ended: vocabulary.StepSource.");
     module.def("current_step", &memscope_current_step);
     module.def("meta", &memscope_meta, py::arg("key"), py::arg("value"));
     module.def("identify", &memscope_identify, py::arg("rank") = -1, py::arg("local_rank") = -1,

@@ -28,36 +28,43 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(STACK, 3)
 
 // Kinds of events. name, value, meaning of the fields beyond ts, tid, step, device, pool and the stacks
-#define MEMSCOPE_EVENT_KINDS(X)                                                                                      \
-    X(MALLOC, 16,                                                                                                    \
-      "ptr, size: the block; used, total: the pool's allocated and reserved bytes after it; attr: driver flag word") \
-    X(FREE, 17, "ptr; size: as the allocator said, 0 when it did not; used, total: as for MALLOC")                   \
-    X(SEGMENT_ALLOC, 18, "ptr, size: a driver segment of the pool")                                                  \
-    X(SEGMENT_FREE, 19, "ptr, size")                                                                                 \
-    X(ACCESS, 20, "ptr, size; aux: 0 unknown, 1 read, 2 write; name: operator; attr: string, dtype and shape")       \
-    X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                            \
-    X(OP_END, 22, "as OP_START")                                                                                     \
-    X(KERNEL_LAUNCH, 23, "name: kernel; ptr: stream id; attr: task id; aux: framework")                              \
-    X(KERNEL_START, 24,                                                                                              \
-      "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                \
-    X(KERNEL_END, 25, "as KERNEL_START")                                                                             \
-    X(MARK, 26, "name: text; ptr: stream")                                                                           \
-    X(RANGE_START, 27, "name: text; ptr: stream; attr: range id")                                                    \
-    X(RANGE_END, 28, "attr: range id")                                                                               \
-    X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")        \
-    X(COLLECTIVE, 30, "name: op; ptr: process group; attr: sequence number")                                         \
-    X(LABEL_PUSH, 31, "name: label; aux: level")                                                                     \
-    X(LABEL_POP, 32, "name: label; aux: level")                                                                      \
-    X(LABEL_ADDR, 33, "name: label; aux: level; ptr: address inside the labelled block")                             \
-    X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")         \
-    X(SNAPSHOT, 35, "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory")      \
-    X(OOM, 36,                                                                                                       \
-      "size: request; aux: 0 trigger, 1 recent block, 2 large block; ptr: block; attr: error code; name: function")  \
-    X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                   \
-    X(CALL, 38, "name: function; ts: start; attr: end")                                                              \
-    X(SYSTEM, 39, "aux: SystemEvent")                                                                                \
-    X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                 \
-    X(GAP, 41, "size: events lost; aux: their kind; ptr, attr: ring offsets between which they are missing; name: why")
+#define MEMSCOPE_EVENT_KINDS(X)                                                                                        \
+    X(MALLOC, 16,                                                                                                      \
+      "ptr, size: the block; used, total: the pool's allocated and reserved bytes after it; attr: the driver's flag "  \
+      "word, for HAL in the layout of halMemAlloc also when halMemCreate was called; name: function, for a driver")    \
+    X(FREE, 17, "ptr; size: as the allocator said, 0 when it did not; used, total: as for MALLOC")                     \
+    X(SEGMENT_ALLOC, 18, "ptr, size: a driver segment of the pool")                                                    \
+    X(SEGMENT_FREE, 19, "ptr, size")                                                                                   \
+    X(ACCESS, 20, "ptr, size; aux: 0 unknown, 1 read, 2 write; name: operator; attr: string, dtype and shape")         \
+    X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                              \
+    X(OP_END, 22, "as OP_START")                                                                                       \
+    X(KERNEL_LAUNCH, 23, "name: kernel; ptr: stream id; attr: task id; aux: framework")                                \
+    X(KERNEL_START, 24,                                                                                                \
+      "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                  \
+    X(KERNEL_END, 25, "as KERNEL_START")                                                                               \
+    X(MARK, 26, "name: text; ptr: stream")                                                                             \
+    X(RANGE_START, 27, "name: text; ptr: stream; attr: range id")                                                      \
+    X(RANGE_END, 28, "attr: range id")                                                                                 \
+    X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")          \
+    X(COLLECTIVE, 30, "name: op; ptr: process group; attr: sequence number")                                           \
+    X(LABEL_PUSH, 31, "name: label; aux: level")                                                                       \
+    X(LABEL_POP, 32, "name: label; aux: level")                                                                        \
+    X(LABEL_ADDR, 33, "name: label; aux: level; ptr: address inside the labelled block")                               \
+    X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")           \
+    X(SNAPSHOT, 35, "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory")        \
+    X(OOM, 36,                                                                                                         \
+      "a request that failed. size: request; attr: error code; name: function; used, total: as for MALLOC, for the "   \
+      "driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks alive then, are derived by readers)")    \
+    X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                     \
+    X(CALL, 38, "name: function; ts: start; attr: end")                                                                \
+    X(SYSTEM, 39, "aux: SystemEvent")                                                                                  \
+    X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                   \
+    X(GAP, 41,                                                                                                         \
+      "size: events lost; aux: their kind; ptr, attr: ring offsets between which they are missing; name: why")         \
+    X(RESERVE, 42, "ptr, size: an address range set aside in the driver; no memory is behind it yet")                  \
+    X(UNRESERVE, 43, "ptr: the range")                                                                                 \
+    X(MAP, 44, "ptr, size: addresses that now lead to memory; attr: its handle, the ptr of a MALLOC with flag HANDLE") \
+    X(UNMAP, 45, "ptr")
 
 #define MEMSCOPE_POOLS(X) \
     X(NONE, 0)            \
@@ -80,9 +87,10 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
 #define MEMSCOPE_FLAGS(X)                                                             \
     X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */ \
     X(PINNED, 2)      /* page-locked host memory */                                   \
-    X(SHADOW, 4)      /* allocated before start() */                                  \
+    X(SHADOW, 4)      /* happened while recording was off; ts is its true time */     \
     X(DEVICE_TIME, 8) /* ts was converted from a device clock */                      \
-    X(STACK_LOST, 16) /* a stack was wanted, but the intern table was full */
+    X(STACK_LOST, 16) /* a stack was wanted, but the intern table was full */         \
+    X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address */
 
 #define MEMSCOPE_STEP_SOURCES(X) \
     X(API, 0)                    \
@@ -129,7 +137,7 @@ enum class Kind : u8 {
 #undef X
 };
 inline constexpr u8 kFirstEventKind = static_cast<u8>(Kind::MALLOC);
-inline constexpr u8 kLastEventKind = static_cast<u8>(Kind::GAP);
+inline constexpr u8 kLastEventKind = static_cast<u8>(Kind::UNMAP);
 inline constexpr std::size_t kKindSlots = 64;  // one counter per kind in the ring header
 
 #define X(name, value) name = value,

@@ -8,11 +8,9 @@
 //     release, with the pool's allocated and reserved bytes. The CPU reporter calls it too while a profiler
 //     runs: those are ignored here, New and Delete have told them already.
 //   * reportOutOfMemoryToProfiler: the CUDA pool could not serve a request.
+#include "hook/blocks.h"
 #include "hook/guard.h"
 #include "hook/patch.h"
-#include "hook/recorder.h"
-#include "hook/selection.h"
-#include "stack/stacks.h"
 
 namespace memscope {
 namespace {
@@ -23,40 +21,44 @@ struct C10Device {
     signed char index;
 };
 static_assert(sizeof(C10Device) == 2);
-constexpr signed char kC10Cpu = 0;
 constexpr signed char kC10Cuda = 1;
 
 std::atomic<void*> g_new, g_delete, g_out_of_memory, g_report, g_report_out_of_memory;
 
-void record(Kind kind, Pool pool, DeviceType type, i16 device, const void* ptr, i64 size, i64 used,
-            i64 total) noexcept {
-    if (!is_selected(type, device)) return;
-    Event event(kind);
-    event.record.pool = static_cast<u8>(pool);
-    event.record.device_type = static_cast<u8>(type);
-    event.record.device = device;
-    event.record.ptr = reinterpret_cast<u64>(ptr);
-    event.record.size = size;
-    event.record.used = used;
-    event.record.total = total;
-    if (kind != Kind::FREE) {
-        event.record.stack_py = capture_python_stack(event.flags);
-        event.record.stack_c = capture_native_stack(event.flags);
-    }
-    emit(event);
+Block host_block(const void* ptr, std::size_t bytes) noexcept {
+    Block block;
+    block.pool = Pool::HOST;
+    block.device_type = DeviceType::CPU;
+    block.device = 0;
+    block.ptr = reinterpret_cast<u64>(ptr);
+    block.size = static_cast<i64>(bytes);
+    return block;
+}
+
+Block cuda_block(const void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved,
+                 C10Device device) noexcept {
+    Block block;
+    block.pool = Pool::CUDA;
+    block.device_type = DeviceType::CUDA;
+    block.device = device.index;
+    block.ptr = reinterpret_cast<u64>(ptr);
+    block.size = size >= 0 ? size : -size;
+    block.used = static_cast<i64>(allocated);
+    block.total = static_cast<i64>(reserved);
+    return block;
 }
 
 void cpu_new(void* self, void* ptr, std::size_t bytes) noexcept {
     original_of<void (*)(void*, void*, std::size_t)>(g_new)(self, ptr, bytes);
-    if (!is_recording() || ptr == nullptr || bytes == 0) return;
+    if (!is_watching() || ptr == nullptr || bytes == 0) return;
     const Guard guard;
-    if (guard) record(Kind::MALLOC, Pool::HOST, DeviceType::CPU, 0, ptr, static_cast<i64>(bytes), kUnknown, kUnknown);
+    if (guard) block_allocated(host_block(ptr, bytes));
 }
 
 void cpu_delete(void* self, void* ptr) noexcept {
-    if (is_recording() && ptr != nullptr) {
+    if (is_watching() && ptr != nullptr) {
         const Guard guard;
-        if (guard) record(Kind::FREE, Pool::HOST, DeviceType::CPU, 0, ptr, 0, kUnknown, kUnknown);
+        if (guard) block_freed(host_block(ptr, 0));
     }
     original_of<void (*)(void*, void*)>(g_delete)(self, ptr);
 }
@@ -64,30 +66,27 @@ void cpu_delete(void* self, void* ptr) noexcept {
 void cpu_out_of_memory(void* self, std::size_t bytes) noexcept {
     if (is_recording()) {
         const Guard guard;
-        if (guard)
-            record(Kind::OOM, Pool::HOST, DeviceType::CPU, 0, nullptr, static_cast<i64>(bytes), kUnknown, kUnknown);
+        if (guard) request_failed(host_block(nullptr, bytes), 0);
     }
     original_of<void (*)(void*, std::size_t)>(g_out_of_memory)(self, bytes);
 }
 
 void report_usage(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved,
                   C10Device device) noexcept {
-    if (is_recording() && device.type == kC10Cuda) {
+    if (is_watching() && device.type == kC10Cuda) {
         const Guard guard;
-        if (guard)
-            record(size >= 0 ? Kind::MALLOC : Kind::FREE, Pool::CUDA, DeviceType::CUDA, device.index, ptr,
-                   size >= 0 ? size : -size, static_cast<i64>(allocated), static_cast<i64>(reserved));
+        const Block block = cuda_block(ptr, size, allocated, reserved, device);
+        if (guard && size >= 0) block_allocated(block);
+        if (guard && size < 0) block_freed(block);
     }
     original_of<void (*)(void*, std::int64_t, std::size_t, std::size_t, C10Device)>(g_report)(ptr, size, allocated,
                                                                                               reserved, device);
 }
 
 void report_out_of_memory(std::int64_t size, std::size_t allocated, std::size_t reserved, C10Device device) noexcept {
-    if (is_recording() && device.type != kC10Cpu) {
+    if (is_recording() && device.type == kC10Cuda) {
         const Guard guard;
-        if (guard)
-            record(Kind::OOM, Pool::CUDA, DeviceType::CUDA, device.index, nullptr, size, static_cast<i64>(allocated),
-                   static_cast<i64>(reserved));
+        if (guard) request_failed(cuda_block(nullptr, size, allocated, reserved, device), 0);
     }
     original_of<void (*)(std::int64_t, std::size_t, std::size_t, C10Device)>(g_report_out_of_memory)(size, allocated,
                                                                                                      reserved, device);

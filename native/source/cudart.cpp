@@ -3,11 +3,9 @@
 // torch's caching allocator takes its segments from here, so pool CUDA_DRIVER is what the process asked of the
 // driver and pool CUDA (source c10) is what the allocator handed out of it. Only the shared libcudart is seen:
 // a library that links the runtime statically (NCCL's own copy) calls it directly.
+#include "hook/blocks.h"
 #include "hook/guard.h"
 #include "hook/patch.h"
-#include "hook/recorder.h"
-#include "hook/selection.h"
-#include "stack/stacks.h"
 
 namespace memscope {
 namespace {
@@ -39,40 +37,34 @@ i16 device_of(const void* ptr) noexcept {
     return get != nullptr && get(&attributes, ptr) == 0 ? static_cast<i16>(attributes.device) : current_device();
 }
 
-void record(Kind kind, const void* ptr, std::size_t bytes, i16 device, bool pinned, const char* function) noexcept {
-    // Pinned memory belongs to the card's driver: it is recorded whenever some card is.
-    if (!is_selected(DeviceType::CUDA, pinned ? kNoDevice : device)) return;
-    Event event(kind);
-    event.record.pool = static_cast<u8>(Pool::CUDA_DRIVER);
-    event.record.device_type = static_cast<u8>(pinned ? DeviceType::CPU : DeviceType::CUDA);
-    event.record.device = pinned ? static_cast<i16>(0) : device;
-    event.record.ptr = reinterpret_cast<u64>(ptr);
-    event.record.size = static_cast<i64>(bytes);
-    if (pinned) event.flags |= static_cast<u8>(Flag::PINNED);
-    if (!ensure_ring()) return;
-    event.record.name = intern_text(function, __builtin_strlen(function));
-    if (kind != Kind::FREE) {
-        event.record.stack_py = capture_python_stack(event.flags);
-        event.record.stack_c = capture_native_stack(event.flags);
-    }
-    if (kind == Kind::OOM) event.record.attr = kOutOfMemory;
-    emit(event);
+// Pinned memory belongs to the card's driver, but lies on the host.
+Block block_at(const void* ptr, std::size_t bytes, i16 device, bool pinned, const char* function) noexcept {
+    Block block;
+    block.pool = Pool::CUDA_DRIVER;
+    block.device_type = pinned ? DeviceType::CPU : DeviceType::CUDA;
+    block.device = pinned ? static_cast<i16>(0) : device;
+    block.flags = pinned ? static_cast<u8>(Flag::PINNED) : u8{0};
+    block.ptr = reinterpret_cast<u64>(ptr);
+    block.size = static_cast<i64>(bytes);
+    block.name = function;
+    return block;
 }
 
 // After the real call of an allocating function.
 void allocated(Status status, void* const* ptr, std::size_t bytes, bool pinned, const char* function) noexcept {
-    if (!is_recording() || bytes == 0) return;
+    if (!is_watching() || bytes == 0) return;
     const Guard guard;
     if (!guard) return;
-    if (status == 0) record(Kind::MALLOC, *ptr, bytes, pinned ? kNoDevice : current_device(), pinned, function);
-    if (status == kOutOfMemory) record(Kind::OOM, nullptr, bytes, current_device(), false, function);
+    const i16 device = pinned ? kNoDevice : current_device();
+    if (status == 0) block_allocated(block_at(*ptr, bytes, device, pinned, function));
+    if (status == kOutOfMemory) request_failed(block_at(nullptr, bytes, device, pinned, function), kOutOfMemory);
 }
 
 // Before the real call of a releasing function: afterwards the address may already be somebody else's.
 void releasing(const void* ptr, bool pinned, const char* function) noexcept {
-    if (!is_recording() || ptr == nullptr) return;
+    if (!is_watching() || ptr == nullptr) return;
     const Guard guard;
-    if (guard) record(Kind::FREE, ptr, 0, pinned ? kNoDevice : device_of(ptr), pinned, function);
+    if (guard) block_freed(block_at(ptr, 0, pinned ? kNoDevice : device_of(ptr), pinned, function));
 }
 
 Status cuda_malloc(void** ptr, std::size_t bytes) noexcept {

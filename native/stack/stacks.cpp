@@ -82,15 +82,15 @@ u64 capture_python(const memscope_python_frames& python, u32 depth, u8& flags) n
 
 }  // namespace
 
-u64 capture_python_stack(u8& flags) noexcept {
+u64 capture_python_stack(u8& flags, u32 depth) noexcept {
     const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
-    const u32 depth = g_python_depth.load(std::memory_order_relaxed);
+    if (depth == 0) depth = g_python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
     return depth <= 64 ? capture_python<64>(*python, depth, flags) : capture_python<kMaxFrames>(*python, depth, flags);
 }
 
-u64 capture_native_stack(u8& flags) noexcept {
-    const u32 depth = g_native_depth.load(std::memory_order_relaxed);
+u64 capture_native_stack(u8& flags, u32 depth) noexcept {
+    if (depth == 0) depth = g_native_depth.load(std::memory_order_relaxed);
     if (depth == 0) return 0;
     void* addresses[kMaxFrames + kOwnFrames];
     const int got = backtrace(addresses, static_cast<int>(depth + kOwnFrames));
@@ -112,5 +112,5 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_stack_depth(
     memscope::g_python_depth.store(python < memscope::kMaxFrames ? python : memscope::kMaxFrames);
     memscope::g_native_depth.store(native < memscope::kMaxFrames ? native : memscope::kMaxFrames);
     void* warm[2];
-    if (native != 0) backtrace(warm, 2);  // its first call loads libgcc_s; not inside an allocator's lock
+    backtrace(warm, 2);  // its first call loads libgcc_s; not inside an allocator's lock
 }

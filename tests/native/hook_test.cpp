@@ -161,9 +161,20 @@ CASE(dlsym_of_a_hooked_name_gives_the_replacement) {
 }
 
 CASE(steps_are_written_into_later_events) {
-    memscope_step(7, static_cast<unsigned>(StepSource::API));
+    const auto optimizer = static_cast<unsigned>(StepSource::OPTIMIZER);
+    const auto api = static_cast<unsigned>(StepSource::API);
+    memscope_boundary(optimizer);
     early_allocate(kBlock, 1);
-    CHECK_EQUAL(own_memory_events().back().record.step, 7u);
+    CHECK_EQUAL(own_memory_events().back().record.step, 1u);
+    // Who calls step() after the optimizer's does not count twice: both say 1 for the first iteration, and from then
+    // on only step() counts.
+    memscope_boundary(api);
+    CHECK_EQUAL(memscope_current_step(), 1u);
+    memscope_boundary(optimizer);
+    CHECK_EQUAL(memscope_current_step(), 1u);
+    memscope_boundary(api);
+    early_allocate(kBlock, 1);
+    CHECK_EQUAL(own_memory_events().back().record.step, 2u);
 }
 
 CASE(threads_share_the_ring) {
@@ -181,18 +192,18 @@ CASE(a_forked_child_has_a_ring_of_its_own_and_its_parents_steps) {
     const pid_t child = fork();
     if (child == 0) {
         early_allocate(kBlock, 32);
-        while (memscope_current_step() != 8) usleep(1000);  // the parent's next step
+        while (memscope_current_step() != 3) usleep(1000);  // the parent's next step
         early_allocate(kBlock, 32);
         _exit(0);
     }
     while (memory_events(static_cast<u32>(child)).empty()) usleep(1000);
-    memscope_step(8, static_cast<unsigned>(StepSource::API));
+    memscope_boundary(static_cast<unsigned>(StepSource::API));
     int status = 0;
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     const auto memory = memory_events(static_cast<u32>(child));
     CHECK_EQUAL(memory.size(), 2u);
-    CHECK_EQUAL(memory[0].record.step, 7u);
-    CHECK_EQUAL(memory[1].record.step, 8u);
+    CHECK_EQUAL(memory[0].record.step, 2u);
+    CHECK_EQUAL(memory[1].record.step, 3u);
     for (const std::string& path : rings()) {
         Ring ring;
         CHECK_EQUAL(ring.open(path.c_str(), false), 0);
@@ -300,6 +311,30 @@ CASE(the_cuda_driver_is_recorded_with_device_and_kind) {
     CHECK_EQUAL(refused, 1u);
 }
 
+CASE(blocks_allocated_while_stopped_are_told_at_the_next_start_with_their_true_times) {
+    static char first[16], second[16], third[16];
+    early_allocate(first, 16);  // recorded
+    memscope_stop();
+    const auto before = own_memory_events().size();
+    early_allocate(second, 16);
+    early_allocate(third, 16);
+    early_release(third);  // nobody ever hears of it
+    const u64 between = monotonic_ns();
+    early_release(first);  // recorded, so its end is told at once
+    CHECK_EQUAL(own_memory_events().size(), before + 1);
+    memscope_start();
+    const auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 2);
+    CHECK(memory[before].kind == Kind::FREE && memory[before].record.ptr == reinterpret_cast<u64>(first));
+    CHECK((memory[before].record.header.flags & static_cast<u8>(Flag::SHADOW)) != 0);
+    CHECK(memory[before + 1].kind == Kind::MALLOC && memory[before + 1].record.ptr == reinterpret_cast<u64>(second));
+    CHECK((memory[before + 1].record.header.flags & static_cast<u8>(Flag::SHADOW)) != 0);
+    CHECK(memory[before + 1].record.ts < between);
+    early_release(second);
+    CHECK_EQUAL(own_memory_events().size(), before + 3);
+    CHECK_EQUAL(own_memory_events().back().record.header.flags, 0);
+}
+
 CASE(stop_and_remove_leave_the_program_as_it_was) {
     memscope_stop();
     const auto before = own_memory_events().size();
@@ -307,9 +342,9 @@ CASE(stop_and_remove_leave_the_program_as_it_was) {
     early_allocate(kBlock, 8);
     CHECK_EQUAL(own_memory_events().size(), before);
     memscope_remove_hooks();
-    memscope_start();
+    memscope_start();  // tells of the block above
     early_allocate(kBlock, 8);
-    CHECK_EQUAL(own_memory_events().size(), before);
+    CHECK_EQUAL(own_memory_events().size(), before + 1);
     CHECK_EQUAL(fake_news, calls + 2);
 }
 

@@ -1,0 +1,134 @@
+#include "hook/live_table.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+namespace memscope {
+
+class LiveTable::Lock {
+public:
+    explicit Lock(Shard& shard) noexcept : shard_(shard) {
+        for (u32 tries = 0; shard_.locked.exchange(true, std::memory_order_acquire);)
+            if (++tries % 64 == 0) sched_yield();
+    }
+    ~Lock() { shard_.locked.store(false, std::memory_order_release); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+private:
+    Shard& shard_;
+};
+
+LiveBlock* LiveTable::probe(const Shard& shard, u64 key) noexcept {
+    const u64 mask = shard.capacity - 1;
+    u64 at = mix64(key) & mask;
+    while (shard.slots[at].key != 0 && shard.slots[at].key != key) at = (at + 1) & mask;
+    return &shard.slots[at];
+}
+
+// Moves later blocks of the same run of slots forward, so that no mark of deletion is needed (Knuth 6.4, algorithm R).
+void LiveTable::erase(Shard& shard, LiveBlock* slot) noexcept {
+    const u64 mask = shard.capacity - 1;
+    u64 hole = static_cast<u64>(slot - shard.slots);
+    for (u64 at = (hole + 1) & mask; shard.slots[at].key != 0; at = (at + 1) & mask) {
+        const u64 home = mix64(shard.slots[at].key) & mask;
+        if (((at - home) & mask) >= ((at - hole) & mask)) {
+            shard.slots[hole] = shard.slots[at];
+            hole = at;
+        }
+    }
+    shard.slots[hole].key = 0;
+    --shard.used;
+}
+
+bool LiveTable::grow(Shard& shard) noexcept {
+    const u64 capacity = shard.capacity == 0 ? 64 : shard.capacity * 2;
+    void* memory =
+        mmap(nullptr, capacity * sizeof(LiveBlock), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    const Shard old = {{}, 0, shard.capacity, shard.slots};
+    shard.slots = static_cast<LiveBlock*>(memory);
+    shard.capacity = capacity;
+    for (u64 i = 0; i < old.capacity; ++i)
+        if (old.slots[i].key != 0) *probe(shard, old.slots[i].key) = old.slots[i];
+    if (old.slots != nullptr) munmap(old.slots, old.capacity * sizeof(LiveBlock));
+    return true;
+}
+
+bool LiveTable::insert(const LiveBlock& block) noexcept {
+    if (block.key == 0) return false;
+    Shard& shard = shard_of(block.key);
+    const Lock lock(shard);
+    // At most three quarters full; when there is no memory for more, up to the last empty slot, which ends a probe.
+    if (shard.used * 4ull >= shard.capacity * 3 && !grow(shard) && shard.used + 1ull >= shard.capacity) {
+        refused_.fetch_add(1, std::memory_order_relaxed);
+        return false;
+    }
+    LiveBlock* slot = probe(shard, block.key);
+    if (slot->key == 0) {
+        ++shard.used;
+        count_.fetch_add(1, std::memory_order_release);
+    }
+    *slot = block;
+    return true;
+}
+
+bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
+    if (key == 0) return false;
+    Shard& shard = shard_of(key);
+    const Lock lock(shard);
+    if (shard.capacity == 0) return false;
+    LiveBlock* slot = probe(shard, key);
+    if (slot->key == 0) return false;
+    out = *slot;
+    erase(shard, slot);
+    count_.fetch_sub(1, std::memory_order_release);
+    return true;
+}
+
+bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
+    if (key == 0) return false;
+    Shard& shard = shard_of(key);
+    const Lock lock(shard);
+    if (shard.capacity == 0) return false;
+    const LiveBlock* slot = probe(shard, key);
+    if (slot->key == 0) return false;
+    out = *slot;
+    return true;
+}
+
+void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
+    for (Shard& shard : shards_) {
+        LiveBlock* slots = nullptr;
+        u64 capacity = 0;
+        {
+            const Lock lock(shard);
+            slots = shard.slots;
+            capacity = shard.capacity;
+            count_.fetch_sub(shard.used, std::memory_order_release);
+            shard.slots = nullptr;
+            shard.capacity = 0;
+            shard.used = 0;
+        }
+        for (u64 i = 0; i < capacity; ++i)
+            if (slots[i].key != 0) visit(slots[i]);
+        if (slots != nullptr) munmap(slots, capacity * sizeof(LiveBlock));
+    }
+}
+
+void LiveTable::reset_after_fork(bool forget) noexcept {
+    u64 count = 0;
+    for (Shard& shard : shards_) {
+        shard.locked.store(false, std::memory_order_relaxed);
+        if (forget && shard.slots != nullptr) {
+            munmap(shard.slots, shard.capacity * sizeof(LiveBlock));
+            shard.slots = nullptr;
+            shard.capacity = 0;
+            shard.used = 0;
+        }
+        count += shard.used;
+    }
+    count_.store(count, std::memory_order_relaxed);
+}
+
+}  // namespace memscope
