@@ -13,9 +13,10 @@
 #include "check.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
-#include "record/ring.h"
+#include "own_ring.h"
 
 using namespace memscope;
+using namespace own;
 
 extern "C" {
 unsigned memscope_install_hooks();
@@ -36,63 +37,6 @@ extern int fake_deletes;
 }
 
 namespace {
-
-std::string session_directory() {
-    static std::string directory = [] {
-        char name[] = "/dev/shm/memscope-hook-test-XXXXXX";
-        return std::string(mkdtemp(name));
-    }();
-    return directory;
-}
-
-std::vector<std::string> rings() {
-    std::vector<std::string> found;
-    DIR* directory = opendir(session_directory().c_str());
-    while (const dirent* entry = readdir(directory)) {
-        const std::string name = entry->d_name;
-        if (name.size() > 5 && name.substr(name.size() - 5) == ".ring")
-            found.push_back(session_directory() + "/" + name);
-    }
-    closedir(directory);
-    return found;
-}
-
-struct Seen {
-    Kind kind;
-    EventRecord record;
-};
-
-std::vector<Seen> events_of(const Ring& ring) {
-    std::vector<Seen> seen;
-    const u64 head = ring.header->head.load();
-    for (u64 at = 0; at < head;) {
-        const RecordHeader header = ring.peek(at);
-        if (!is_valid(header)) break;
-        if (header.kind >= kFirstEventKind) {
-            Seen one = {static_cast<Kind>(header.kind), {}};
-            memcpy(&one.record, ring.data + (at & (ring.capacity() - 1)), sizeof one.record);
-            seen.push_back(one);
-        }
-        at += header.length;
-    }
-    return seen;
-}
-
-// The memory events of the ring that belongs to `pid`.
-std::vector<Seen> memory_events(u32 pid) {
-    std::vector<Seen> memory;
-    for (const std::string& path : rings()) {
-        Ring ring;
-        CHECK_EQUAL(ring.open(path.c_str(), false), 0);
-        if (ring.header->pid == pid)
-            for (const Seen& one : events_of(ring))
-                if (one.kind == Kind::MALLOC || one.kind == Kind::FREE) memory.push_back(one);
-        ring.unmap();
-    }
-    return memory;
-}
-
-std::vector<Seen> own_memory_events() { return memory_events(static_cast<u32>(getpid())); }
 
 void* const kBlock = reinterpret_cast<void*>(0x1000);
 
