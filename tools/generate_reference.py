@@ -37,6 +37,11 @@ def options_page() -> str:
         "Options of msmemscope come before the program; whatever follows the program belongs to it. Lists are "
         "separated by commas, of either width (`,` or `，`). An error is one line on stderr; no program is run then.",
         "",
+        "Scripts written for upstream may have options behind the program (`msmemscope bash train.sh --analysis=leaks "
+        "--level=op,kernel`). Those at the very end, written `--name=value`, are taken with a notice when one of them "
+        "is `--analysis`, `--call-stack`, `--collect-mode`, `--events`, or `--level` with `op`, `kernel` or `0,1`; a "
+        "program's own `--device=npu --steps=100` stays the program's, and after `--` everything does.",
+        "",
         "| option | values | default | `config()` keyword |",
         "|---|---|---|---|",
     ]

@@ -17,6 +17,7 @@ from msmemscope.cli.main import EXIT_STATUSES, SUBCOMMANDS
 from msmemscope.cli.messages import say
 from msmemscope.cli.output_place import prepare_output
 from msmemscope.cli.program import find_program, preload_obstacles
+from msmemscope.cli.trailing import split_trailing
 from msmemscope.collect import config as options
 from msmemscope.collect.config import Config, Option, Parsed
 from msmemscope.collect.place import choose_place
@@ -26,7 +27,8 @@ from msmemscope.errors import InputError, MemscopeError, UsageError
 DESCRIPTION = (
     "Run PROGRAM and say what it does with its memory, over all ranks: what leaks, on which ranks, from which line. "
     "PROGRAM may be a launcher such as torchrun. Options of msmemscope come before PROGRAM; what follows it "
-    "belongs to it."
+    "belongs to it, except options such as --analysis=... at the very end, which are taken with a notice; after -- "
+    "everything belongs to PROGRAM."
 )
 _MAX_INPUT_BYTES = 1 << 33
 _OLD = "__old"  # marks a deprecated flag among click's parameters
@@ -34,7 +36,23 @@ _SOURCED = ("--load-api-env", "--unload-api-env")  # upstream: `source msmemscop
 
 
 class _RunCommand(click.Command):
-    """Adds the subcommands and exit statuses to the help page."""
+    """Adds the subcommands and exit statuses to the help page, and takes options of ours from the end of the line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before = list(args)
+        rest = super().parse_args(ctx, args)
+        program = ctx.params["program"]
+        at = len(before) - len(program)
+        if at == 0 or before[at - 1] != "--":
+            kept, taken = split_trailing(program)
+            ctx.params["program"] = tuple(kept)
+            for flag, value in taken.items():
+                say(
+                    "warning",
+                    f"{flag}={value} is taken as msmemscope's own, as upstream does: put it before the program",
+                )
+                ctx.params[_parameter_of(flag)] = value
+        return rest
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         rows = []
@@ -147,6 +165,14 @@ def _show_version() -> int:
 
 def _parameter_name(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
+
+
+def _parameter_of(flag: str) -> str:
+    """The name under which click keeps the value of `flag`."""
+    for option in options.OPTIONS:
+        if flag in option.flags:
+            return option.name
+    return _parameter_name(flag) + _OLD
 
 
 def _click_option(option: Option) -> click.Option:

@@ -81,6 +81,32 @@ def test_options_after_the_program_belong_to_the_program(supervisor: Supervisor)
     assert supervisor.config.log_level == "info"
 
 
+@pytest.mark.parametrize(
+    ("words", "argv", "taken"),
+    [
+        (["sh", "x.sh", "--log-level=info", "--level=0,1"], ["sh", "x.sh"], {"level": ("op", "kernel")}),
+        (["sh", "-v", "--analysis=oom:5", "--device=npu"], ["sh", "-v"], {"oom_top": 5, "device": ("npu",)}),
+        (["sh", "--device=npu", "--steps=5"], ["sh", "--device=npu", "--steps=5"], {"device": ("auto",)}),
+        (["sh", "--level=1"], ["sh", "--level=1"], {"level": ("op",)}),  # a compressor's, as well
+        (["sh", "--analysis=mine"], ["sh", "--analysis=mine"], {"analysis": ("leaks",)}),
+        (["sh", "--events=alloc,free", "x"], ["sh", "--events=alloc,free", "x"], {}),
+        (["--", "sh", "--analysis=none"], ["sh", "--analysis=none"], {"analysis": ("leaks",)}),
+        (["--analysis=leaks", "sh", "--analysis=none"], ["sh"], {"analysis": ()}),
+    ],
+)
+def test_options_at_the_end_are_taken_only_when_they_can_hardly_be_the_programs(
+    supervisor: Supervisor,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    argv: list[str],
+    taken: dict[str, object],
+) -> None:
+    assert main(words) == 0
+    assert supervisor.argv == argv
+    assert {name: getattr(supervisor.config, name) for name in taken} == taken
+    assert ("taken as msmemscope's own" in capfd.readouterr().err) == (words[-1] not in argv)
+
+
 def test_two_dashes_end_the_options(supervisor: Supervisor) -> None:
     assert main(["--steps=2", "--", "sh", "-c", "x"]) == 0
     assert supervisor.argv == ["sh", "-c", "x"]

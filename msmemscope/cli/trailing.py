@@ -1,0 +1,50 @@
+"""Options of msmemscope that stand behind the program, where upstream takes them too.
+
+Upstream permutes its command line: in `msmemscope bash train.sh --analysis=leaks --level=op,kernel` both options are
+its own, and scripts written for it say so. They would be lost on the program, but a program's own `--device=npu
+--steps=100` must not be taken from it. So words are taken only from the end, only when every one of them is an option
+of ours written --name=value with a value that we understand, and only when one of them can hardly be meant for
+anybody else. `--` before the program keeps everything for the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msmemscope.collect import config as options
+from msmemscope.collect.config import Option, OptionError
+
+_OURS = ("--analysis", "--call-stack", "--collect-mode", "--events")  # with a value of ours, nobody else's
+_LEVELS = ("op", "kernel", "0,1", "1,0")  # what upstream's --level takes and a log level or a compressor does not
+
+
+def split_trailing(program: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The program's own words, and flag → value of those that are ours. Repeated flags: the last one counts."""
+    start = len(program)
+    while start > 1 and _understood(program[start - 1]):
+        start -= 1
+    taken = [word.partition("=") for word in program[start:]]
+    if not any(flag in _OURS or (flag == "--level" and _is_level(value)) for flag, _, value in taken):
+        return list(program), {}
+    return list(program[:start]), {flag: value for flag, _, value in taken}
+
+
+def _understood(word: str) -> bool:
+    flag, equals, value = word.partition("=")
+    option = _option_of(flag)
+    if option is None or not equals:
+        return False
+    try:
+        options.parse_command_line({option.name: value})
+    except OptionError:
+        return False
+    return True
+
+
+def _option_of(flag: str) -> Option | None:
+    found = (o for o in options.OPTIONS if flag in o.flags + o.deprecated and flag.startswith("--") and o.grammar)
+    return next(found, None)
+
+
+def _is_level(value: str) -> bool:
+    return value in _LEVELS or any(word in ("op", "kernel") for word in value.split(","))
