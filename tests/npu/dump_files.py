@@ -1,0 +1,103 @@
+"""Reads upstream's per-device files back, and the two checks that upstream's smoke tests make of every one of them.
+
+`read_dumps` gives the rows of each file with Attr parsed by the rule of docs/formats.md: a comma ends a value only
+when `word:` follows.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sqlite3
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+COLUMNS = [
+    "ID",
+    "Event",
+    "Event Type",
+    "Name",
+    "Timestamp(ns)",
+    "Process Id",
+    "Thread Id",
+    "Device Id",
+    "Ptr",
+    "Attr",
+    "Call Stack(Python)",
+    "Call Stack(C)",
+]
+_PAIR = re.compile(r"(\w+):(.*?)(?=,\w+:|$)", re.S)
+
+csv.field_size_limit(sys.maxsize)
+
+
+@dataclass(frozen=True)
+class DumpFile:
+    path: Path
+    header: list[str]
+    rows: list[dict[str, str]]
+
+    @property
+    def device(self) -> str:
+        return self.path.parent.parent.name.removeprefix("device_")
+
+    @property
+    def process(self) -> str:
+        return self.path.parent.parent.parent.name
+
+
+def read_dumps(output: Path) -> list[DumpFile]:
+    """Every memscope_dump file below `output`, csv or db."""
+    files = []
+    for path in sorted(output.rglob("memscope_dump_*")):
+        if path.suffix == ".csv":
+            with path.open(newline="", encoding="utf-8") as file:
+                header, *rows = list(csv.reader(file))
+        elif path.suffix == ".db":
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+                cursor = connection.execute("select * from memscope_dump")
+                header = [column[0] for column in cursor.description]
+                rows = [[str(cell) for cell in row] for row in cursor]
+        else:
+            continue
+        files.append(DumpFile(path, header, [dict(zip(header, row, strict=True)) for row in rows]))
+    return files
+
+
+def attr(row: dict[str, str]) -> dict[str, str]:
+    """The key-value pairs of a row's Attr."""
+    return dict(_PAIR.findall(row["Attr"].strip("{}")))
+
+
+def count(files: list[DumpFile], **wanted: str) -> int:
+    """Rows of all files with these values; `event` and `type` stand for Event and Event Type."""
+    names = {"event": "Event", "type": "Event Type", "name": "Name"}
+    return sum(all(row[names[key]] == value for key, value in wanted.items()) for file in files for row in file.rows)
+
+
+def check_used(file: DumpFile) -> int:
+    """`used` of every pool row is the running sum of sizes in order of time. Returns how many rows were checked."""
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    checked = 0
+    for row in sorted(file.rows, key=lambda row: int(row["Timestamp(ns)"])):
+        if row["Event"] not in ("MALLOC", "FREE") or row["Event Type"] not in ("PTA", "PTA_WORKSPACE"):
+            continue
+        facts = attr(row)
+        key = row["Device Id"], row["Event Type"]
+        sums[key] += int(facts["size"]) * (1 if row["Event"] == "MALLOC" else -1)
+        assert sums[key] == int(facts["used"]), (file.path, row)
+        checked += 1
+    return checked
+
+
+def check_pairs(file: DumpFile) -> int:
+    """Every allocation_id has as many FREE rows as MALLOC rows, one. Returns how many there are."""
+    mallocs, frees = Counter[str](), Counter[str]()
+    for row in file.rows:
+        if row["Event"] in ("MALLOC", "FREE"):
+            (mallocs if row["Event"] == "MALLOC" else frees)[attr(row)["allocation_id"]] += 1
+    assert mallocs == frees, file.path
+    assert set(mallocs.values()) <= {1}, file.path
+    return len(mallocs)

@@ -1,0 +1,173 @@
+"""The twins of upstream's smoke tests: the same programs, options and facts, on two simulated cards.
+
+Counts that upstream took from its hardware (how many kernels, driver calls and tensors a training has) are taken here
+from the simulated driver's own report and from torch's own statistics of the same run; `report` below is the first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count, read_dumps
+from running import environment
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+LIMIT_S = 240
+MARKS_PER_RANK, ITERATIONS, RANKS = 2, 50, 2
+
+
+def shell(tmp_path: Path, line: str, *options: str, **variables: str) -> list[DumpFile]:
+    """Writes `line` into a script and runs it as upstream's tests do: the tool's options stand behind the script. With
+    no options the script runs by itself, as under `source msmemscope --load-api-env`."""
+    script = tmp_path / "program.sh"
+    script.write_text(f"set -e\n{line}\n")
+    tool = [sys.executable, "-m", "msmemscope"] if options else []
+    done = subprocess.run(
+        [*tool, "bash", str(script), *options],
+        cwd=tmp_path,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return read_dumps(tmp_path / "memscopeDumpResults")
+
+
+def torchrun(program: str, *words: str) -> str:
+    return " ".join(
+        [
+            sys.executable,
+            "-m torch.distributed.run --standalone --nproc-per-node",
+            str(RANKS),
+            str(PROGRAMS / program),
+            *words,
+        ]
+    )
+
+
+def check_files(files: list[DumpFile]) -> None:
+    """Three files of cards and two of hosts: rank 0 drives both cards (it keeps its leak on the other), rank 1 one."""
+    assert Counter("cpu" if file.device == "cpu" else "card" for file in files) == {"card": 3, "cpu": 2}
+    assert sorted(file.device for file in files if file.device != "cpu") == ["0", "1", "1"]
+    for file in files:
+        assert file.header == COLUMNS
+        check_pairs(file)
+        if file.device != "cpu":
+            assert check_used(file) > 100
+
+
+def check_marks(files: list[DumpFile]) -> None:
+    """Two marks, fifty starts and forty-nine ends per rank: the last range is never ended."""
+    assert count(files, event="MSTX") == RANKS * (MARKS_PER_RANK + ITERATIONS + ITERATIONS - 1)
+    starts = [row for file in files for row in file.rows if row["Event Type"] == "Range_start"]
+    assert len(starts) == RANKS * ITERATIONS
+    assert {row["Name"].strip('"') for row in starts} == {"step start"}
+
+
+def check_leak(files: list[DumpFile]) -> None:
+    """Every iteration keeps one tensor of 1000 x 1000 floats on npu:1; the pool rounds it up to 512 bytes."""
+    kept = 4_000_256
+    for process in {file.process for file in files}:
+        rows = [row for file in files if file.process == process and file.device == "1" for row in file.rows]
+        sizes = Counter(attr(row)["size"] for row in rows if row["Event"] == "MALLOC" and row["Event Type"] == "PTA")
+        assert sizes[str(kept)] >= ITERATIONS, sizes.most_common(5)
+
+
+COMMAND_OPTIONS = ("--device=npu,cpu", "--log-level=info", "--call-stack=c,python", "--level=0,1")
+
+
+@pytest.fixture(scope="module")
+def by_command(tmp_path_factory: pytest.TempPathFactory) -> list[DumpFile]:
+    return shell(tmp_path_factory.mktemp("command"), torchrun("multirank.py", "--leak"), *COMMAND_OPTIONS)
+
+
+def test_multirank_command_files(by_command: list[DumpFile]) -> None:
+    check_files(by_command)
+    check_marks(by_command)
+    check_leak(by_command)
+
+
+def test_multirank_command_life_of_the_runtime(by_command: list[DumpFile]) -> None:
+    """ACL_INIT and ACL_FINI stand in every file of their process."""
+    assert count(by_command, event="SYSTEM") == 10
+    assert count(by_command, type="ACL_INIT") == count(by_command, type="ACL_FINI") == 5
+
+
+def test_multirank_command_kernels(by_command: list[DumpFile]) -> None:
+    """Each kernel is launched, starts and ends once."""
+    launches = count(by_command, type="KERNEL_LAUNCH")
+    assert launches > RANKS * ITERATIONS * 10
+    assert count(by_command, type="KERNEL_EXECUTE_START") == launches
+    assert count(by_command, type="KERNEL_EXECUTE_END") == launches
+
+
+def test_multirank_command_pools(by_command: list[DumpFile]) -> None:
+    for kind in ("HAL", "PTA", "HOST"):
+        assert count(by_command, event="MALLOC", type=kind) > 0
+        assert count(by_command, event="MALLOC", type=kind) == count(by_command, event="FREE", type=kind)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "db"])
+def test_multirank_by_the_api(tmp_path: Path, file_format: str) -> None:
+    """The script switches recording on and off itself; `data_format` is the old name of `format`."""
+    keywords = ["events=launch,access,free,alloc", "level=kernel,op", "device=npu,cpu", f"data_format={file_format}"]
+    if file_format == "csv":
+        keywords.append("call_stack=c,python")
+    files = shell(tmp_path, torchrun("multirank.py", "--leak", "--api", *keywords))
+    assert {file.path.suffix for file in files} == {f".{file_format}"}
+    check_files(files)
+    check_marks(files)
+    check_leak(files)
+    assert count(files, type="START_TRACE") == count(files, type="STOP_TRACE") == 5
+    assert count(files, event="MALLOC", type="HAL") > 0
+
+
+def test_out_of_memory(tmp_path: Path) -> None:
+    program = f"{sys.executable} {PROGRAMS / 'out_of_memory.py'}"
+    files = shell(tmp_path, program, "--analysis=oom:5", "--log-level=info", NPUSIM_HBM_MB="4096")
+    rows = [row for file in files for row in file.rows if row["Event"] == "OOM_DETAIL"]
+    kinds = Counter(row["Event Type"] for row in rows)
+    assert set(kinds) == {"OOM_TRIGGER", "OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"}
+    for row in rows:
+        facts = attr(row)
+        if row["Event Type"] == "OOM_TRIGGER":
+            assert facts["func"]
+            assert int(facts["req_size"]) >= 1 << 30
+            assert "out_of_memory.py" in row["Call Stack(Python)"]
+    # Details once per incident, no block twice; the largest are the tensors of 1 GiB.
+    assert kinds["OOM_RECENT_ALLOC"] <= 5
+    assert kinds["OOM_TOP_ALLOC"] <= 5
+    for kind in ("OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"):
+        addresses = [attr(row)["ptr"] for row in rows if row["Event Type"] == kind]
+        assert len(addresses) == len(set(addresses)) > 0
+    top = [int(attr(row)["size"]) for row in rows if row["Event Type"] == "OOM_TOP_ALLOC"]
+    assert max(top) >= 1 << 30
+
+
+def test_cpu_tensors(tmp_path: Path) -> None:
+    program = f"{sys.executable} {PROGRAMS / 'cpu_tensors.py'}"
+    files = shell(tmp_path, program, "--device=npu,cpu", "--log-level=info", "--level=0,1")
+    host = [file for file in files if file.device == "cpu"]
+    assert len(host) == 1
+    assert count(host, event="MALLOC", type="HOST") > 0
+    assert count(host, event="FREE", type="HOST") > 0
+
+
+def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path) -> None:
+    """Upstream's own check fails on TASK_QUEUE_ENABLE=2, where it prints the workspace pool as PTA too."""
+    log = tmp_path / "counters.jsonl"
+    program = f"{sys.executable} {PROGRAMS / 'gpt.py'} {log}"
+    files = shell(tmp_path, program, "--analysis=leaks", "--events=alloc,free", TASK_QUEUE_ENABLE="2")
+    assert len(files) == 1
+    assert check_used(files[0]) > 1000
+    assert check_pairs(files[0]) > 500
+    assert count(files, type="PTA_WORKSPACE") > 0
+    assert os.path.getsize(log) > 0  # noqa: PTH202 - the program got to its end
