@@ -9,22 +9,34 @@
 namespace memscope {
 namespace {
 
-LiveTable g_remembered;
+LiveTable g_remembered;         // MALLOC
+LiveTable g_remembered_ranges;  // RESERVE, MAP
 
-// One block may be known to two pools under one address (a segment and the first block in it).
-u64 key_of(const Block& block) noexcept {
-    return nonzero(
-        combine64(block.ptr, static_cast<u64>(block.pool) << 8 | (block.flags & static_cast<u8>(Flag::HANDLE))));
+LiveTable& table_of(Kind begin) noexcept { return begin == Kind::MALLOC ? g_remembered : g_remembered_ranges; }
+
+constexpr Kind end_of(Kind begin) noexcept {
+    return begin == Kind::MALLOC ? Kind::FREE : begin == Kind::RESERVE ? Kind::UNRESERVE : Kind::UNMAP;
+}
+
+// One block may be known to two pools under one address (a segment and the first block in it), and a range can be both
+// reserved and mapped.
+u64 key_of(Kind begin, const Block& block) noexcept {
+    return nonzero(combine64(block.ptr, static_cast<u64>(begin) << 16 | static_cast<u64>(block.pool) << 8 |
+                                            (block.flags & static_cast<u8>(Flag::HANDLE))));
 }
 
 // Page-locked memory lies on the host but is the card's driver's: wanted whenever all cards of that sort are, or the
 // host is.
-bool is_selected(const Block& block) noexcept {
-    if ((block.flags & static_cast<u8>(Flag::PINNED)) != 0) {
-        const DeviceType driver = block.pool == Pool::HAL ? DeviceType::NPU : DeviceType::CUDA;
+bool is_selected(Pool pool, DeviceType type, i16 device, u8 flags) noexcept {
+    if ((flags & static_cast<u8>(Flag::PINNED)) != 0) {
+        const DeviceType driver = pool == Pool::HAL ? DeviceType::NPU : DeviceType::CUDA;
         if (is_selected(driver, kNoDevice)) return true;
     }
-    return is_selected(block.device_type, block.device);
+    return is_selected(type, device);
+}
+
+bool is_selected(const Block& block) noexcept {
+    return is_selected(block.pool, block.device_type, block.device, block.flags);
 }
 
 Event event_of(Kind kind, const Block& block) noexcept {
@@ -53,7 +65,12 @@ void record(Kind kind, const Block& block) noexcept {
 }
 
 void record_remembered(const LiveBlock& known) noexcept {
-    Event event(Kind::MALLOC);
+    // Under `auto` a block of the host may have been remembered before the first card was seen; its release was not.
+    if (!is_selected(static_cast<Pool>(known.pool), static_cast<DeviceType>(known.device_type), known.device,
+                     known.flags) ||
+        !ensure_ring())
+        return;
+    Event event(static_cast<Kind>(known.kind));
     event.flags = static_cast<u8>(known.flags | static_cast<u8>(Flag::SHADOW));
     event.record.pool = known.pool;
     event.record.device_type = known.device_type;
@@ -67,13 +84,9 @@ void record_remembered(const LiveBlock& known) noexcept {
     emit(event);
 }
 
-}  // namespace
-
-void block_allocated(const Block& block) noexcept {
-    if (!is_selected(block)) return;
-    if (is_recording()) return record(Kind::MALLOC, block);
+void remember(Kind begin, const Block& block) noexcept {
     LiveBlock known = {};
-    known.key = key_of(block);
+    known.key = key_of(begin, block);
     known.ptr = block.ptr;
     known.size = block.size;
     known.ts = monotonic_ns();
@@ -84,24 +97,41 @@ void block_allocated(const Block& block) noexcept {
     known.device_type = static_cast<u8>(block.device_type);
     known.pool = static_cast<u8>(block.pool);
     known.flags = block.flags;
-    g_remembered.insert(known);
-    // Recording may have come on since we looked, and its sweep may have passed our shard.
-    if (is_recording() && g_remembered.take(known.key, known) && ensure_ring()) record_remembered(known);
+    known.kind = static_cast<u8>(begin);
+    LiveTable& table = table_of(begin);
+    table.insert(known);
+    // Recording may have come on since we looked. If its sweep had passed our shard, then the shard's lock has shown us
+    // that it is on.
+    if (is_recording() && table.take(known.key, known)) record_remembered(known);
 }
 
-void block_freed(const Block& block) noexcept {
+void began(Kind begin, const Block& block) noexcept {
     if (!is_selected(block)) return;
+    if (is_recording()) return record(begin, block);
+    remember(begin, block);
+}
+
+void ended(Kind begin, const Block& block) noexcept {
+    if (!is_selected(block)) return;
+    LiveTable& table = table_of(begin);
     LiveBlock known;
-    const bool remembered = g_remembered.count() != 0 && g_remembered.take(key_of(block), known);
+    const bool remembered = table.count() != 0 && table.take(key_of(begin, block), known);
     if (is_recording()) {
-        if (remembered && ensure_ring()) record_remembered(known);  // its sweep has not come to it yet
-        return record(Kind::FREE, block);
+        if (remembered) record_remembered(known);  // its sweep has not come to it yet
+        return record(end_of(begin), block);
     }
     if (remembered || !has_ring()) return;
     Block shadow = block;
     shadow.flags |= static_cast<u8>(Flag::SHADOW);
-    record(Kind::FREE, shadow);
+    record(end_of(begin), shadow);
 }
+
+}  // namespace
+
+void block_allocated(const Block& block) noexcept { began(Kind::MALLOC, block); }
+void block_freed(const Block& block) noexcept { ended(Kind::MALLOC, block); }
+void range_began(Kind kind, const Block& block) noexcept { began(kind, block); }
+void range_ended(Kind kind, const Block& block) noexcept { ended(kind, block); }
 
 void request_failed(const Block& block, u64 code) noexcept {
     if (!is_recording() || !is_selected(block) || !ensure_ring()) return;
@@ -120,12 +150,16 @@ void block_event(Kind kind, const Block& block) noexcept {
 }
 
 void promote_remembered_blocks() noexcept {
-    if (g_remembered.count() == 0 || !ensure_ring()) return;
-    const Guard guard;  // whether or not we are inside one: nothing below calls what is hooked
-    g_remembered.drain(record_remembered);
+    // Whatever count() says: a block may be on its way in, and only a shard's lock tells who was first.
+    const Guard guard;                      // whether or not we are inside one: nothing below calls what is hooked
+    g_remembered.drain(record_remembered);  // handles before what is mapped to them
+    g_remembered_ranges.drain(record_remembered);
 }
 
-void forget_remembered_blocks_after_fork() noexcept { g_remembered.reset_after_fork(true); }
+void forget_remembered_blocks_after_fork() noexcept {
+    g_remembered.reset_after_fork(true);
+    g_remembered_ranges.reset_after_fork(true);
+}
 
 u64 remembered_blocks() noexcept { return g_remembered.count(); }
 

@@ -6,6 +6,8 @@
 //   freed while off, recorded      FREE with flag SHADOW at its true time
 //   start()                        every remembered block: MALLOC with flag SHADOW at its true time, no stacks
 //
+// Address ranges that are reserved or mapped go the same way.
+//
 // Sources call these after a successful allocation and before a release, inside their Guard and only when
 // is_watching().
 #pragma once
@@ -34,7 +36,12 @@ void block_freed(const Block& block) noexcept;
 // Does nothing while recording is off.
 void request_failed(const Block& block, u64 code) noexcept;
 
-// A record that is neither MALLOC, FREE nor OOM but lies like one (SEGMENT_*, RESERVE, MAP, ...), while recording.
+// The same for what begins and ends like a block without being one: RESERVE and UNRESERVE, MAP and UNMAP. `kind` is the
+// kind that begins it.
+void range_began(Kind kind, const Block& block) noexcept;
+void range_ended(Kind kind, const Block& block) noexcept;
+
+// A record that is neither MALLOC, FREE nor OOM but lies like one (SEGMENT_*), while recording.
 void block_event(Kind kind, const Block& block) noexcept;
 
 // Called by memscope_start() when recording has come on.

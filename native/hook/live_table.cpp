@@ -55,7 +55,15 @@ bool LiveTable::grow(Shard& shard) noexcept {
     return true;
 }
 
-bool LiveTable::insert(const LiveBlock& block) noexcept {
+void LiveTable::give_back(Shard& shard) noexcept {
+    if (shard.slots != nullptr) munmap(shard.slots, shard.capacity * sizeof(LiveBlock));
+    shard.slots = nullptr;
+    shard.capacity = 0;
+    shard.used = 0;
+}
+
+bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
+    if (replaced != nullptr) replaced->key = 0;
     if (block.key == 0) return false;
     Shard& shard = shard_of(block.key);
     const Lock lock(shard);
@@ -68,6 +76,8 @@ bool LiveTable::insert(const LiveBlock& block) noexcept {
     if (slot->key == 0) {
         ++shard.used;
         count_.fetch_add(1, std::memory_order_release);
+    } else if (replaced != nullptr) {
+        *replaced = *slot;
     }
     *slot = block;
     return true;
@@ -99,20 +109,11 @@ bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
 
 void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
     for (Shard& shard : shards_) {
-        LiveBlock* slots = nullptr;
-        u64 capacity = 0;
-        {
-            const Lock lock(shard);
-            slots = shard.slots;
-            capacity = shard.capacity;
-            count_.fetch_sub(shard.used, std::memory_order_release);
-            shard.slots = nullptr;
-            shard.capacity = 0;
-            shard.used = 0;
-        }
-        for (u64 i = 0; i < capacity; ++i)
-            if (slots[i].key != 0) visit(slots[i]);
-        if (slots != nullptr) munmap(slots, capacity * sizeof(LiveBlock));
+        const Lock lock(shard);
+        for (u64 i = 0; i < shard.capacity; ++i)
+            if (shard.slots[i].key != 0) visit(shard.slots[i]);
+        count_.fetch_sub(shard.used, std::memory_order_release);
+        give_back(shard);
     }
 }
 
@@ -120,12 +121,7 @@ void LiveTable::reset_after_fork(bool forget) noexcept {
     u64 count = 0;
     for (Shard& shard : shards_) {
         shard.locked.store(false, std::memory_order_relaxed);
-        if (forget && shard.slots != nullptr) {
-            munmap(shard.slots, shard.capacity * sizeof(LiveBlock));
-            shard.slots = nullptr;
-            shard.capacity = 0;
-            shard.used = 0;
-        }
+        if (forget) give_back(shard);
         count += shard.used;
     }
     count_.store(count, std::memory_order_relaxed);

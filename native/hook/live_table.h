@@ -1,8 +1,8 @@
 // A table of blocks by address, for sources that must know at a free what was said at the allocation.
 //
-// Open addressing in 64 shards, each with its own spin lock, held for one probe and never while calling out. The
-// memory comes from mmap: nothing here calls an allocator that may be hooked. A table that cannot grow keeps what it
-// has and counts what it could not take. Trivially constructed and never destroyed: usable before main and after
+// Open addressing in 64 shards, each with its own spin lock, held for one probe (drain: for the visits of one shard).
+// The memory comes from mmap: nothing here calls an allocator that may be hooked. A table that cannot grow keeps what
+// it has and counts what it could not take. Trivially constructed and never destroyed: usable before main and after
 // exit handlers.
 #pragma once
 
@@ -24,17 +24,20 @@ struct LiveBlock {
     u8 device_type;
     u8 pool;
     u8 flags;
+    u8 kind;  // Kind of the event that put it here
 };
 
 class LiveTable {
 public:
-    // Puts the block in, in place of one with the same key. False: there was no memory.
-    bool insert(const LiveBlock& block) noexcept;
+    // Puts the block in, in place of one with the same key, which goes to `replaced` (key 0: there was none). False:
+    // there was no memory.
+    bool insert(const LiveBlock& block, LiveBlock* replaced = nullptr) noexcept;
     // Takes the block out. False: it is not there.
     bool take(u64 key, LiveBlock& out) noexcept;
     // A copy. False: it is not there.
     bool find(u64 key, LiveBlock& out) noexcept;
-    // Takes out every block and visits it, outside all locks.
+    // Visits every block and takes it out. Whoever asks for a block meanwhile waits until it was visited, so that what
+    // the visit tells comes before what they tell. The visitor must not come back into the table.
     void drain(void (*visit)(const LiveBlock&)) noexcept;
     u64 count() const noexcept { return count_.load(std::memory_order_acquire); }
     u64 refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
@@ -55,6 +58,7 @@ private:
     static LiveBlock* probe(const Shard& shard, u64 key) noexcept;  // its slot, or the empty one where it belongs
     static void erase(Shard& shard, LiveBlock* slot) noexcept;
     static bool grow(Shard& shard) noexcept;
+    static void give_back(Shard& shard) noexcept;
 
     Shard shards_[kShards];
     std::atomic<u64> count_;
