@@ -56,21 +56,29 @@ bool LiveTable::grow(Shard& shard) noexcept {
 }
 
 bool LiveTable::insert(const LiveBlock& block) noexcept {
-    if (block.key == 0) return false;
+    LiveBlock before;
+    return exchange(block, before) != Exchange::REFUSED;
+}
+
+LiveTable::Exchange LiveTable::exchange(const LiveBlock& block, LiveBlock& before) noexcept {
+    if (block.key == 0) return Exchange::REFUSED;
     Shard& shard = shard_of(block.key);
     const Lock lock(shard);
     // At most three quarters full; when there is no memory for more, up to the last empty slot, which ends a probe.
     if (shard.used * 4ull >= shard.capacity * 3 && !grow(shard) && shard.used + 1ull >= shard.capacity) {
         refused_.fetch_add(1, std::memory_order_relaxed);
-        return false;
+        return Exchange::REFUSED;
     }
     LiveBlock* slot = probe(shard, block.key);
-    if (slot->key == 0) {
+    const bool is_new = slot->key == 0;
+    if (is_new) {
         ++shard.used;
         count_.fetch_add(1, std::memory_order_release);
+    } else {
+        before = *slot;
     }
     *slot = block;
-    return true;
+    return is_new ? Exchange::INSERTED : Exchange::REPLACED;
 }
 
 bool LiveTable::take(u64 key, LiveBlock& out) noexcept {

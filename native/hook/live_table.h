@@ -30,6 +30,9 @@ class LiveTable {
 public:
     // Puts the block in, in place of one with the same key. False: there was no memory.
     bool insert(const LiveBlock& block) noexcept;
+    // As insert, and says what stood there before.
+    enum class Exchange : u32 { INSERTED, REPLACED, REFUSED };
+    Exchange exchange(const LiveBlock& block, LiveBlock& before) noexcept;
     // Takes the block out. False: it is not there.
     bool take(u64 key, LiveBlock& out) noexcept;
     // A copy. False: it is not there.
