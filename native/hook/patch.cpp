@@ -10,7 +10,8 @@
 namespace memscope {
 namespace {
 
-const HookTable* const kTables[] = {&kC10Hooks, &kCudartHooks, &kHalHooks, &kAclHooks, &kLaunchHooks, &kAtbHooks};
+const HookTable* const kTables[] = {&kC10Hooks,    &kCudartHooks, &kHalHooks, &kAclHooks,
+                                    &kLaunchHooks, &kAtbHooks,    &kMstxHooks};
 
 void* watching_dlsym(void* handle, const char* name) noexcept;
 std::atomic<void*> g_dlsym{nullptr};
