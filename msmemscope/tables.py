@@ -40,6 +40,7 @@ FRAME_SCHEMA = pa.schema(
     [("id", pa.uint64()), ("file", pa.uint64()), ("function", pa.uint64()), ("line", pa.uint32()), ("kind", pa.uint8())]
 )
 STACK_SCHEMA = pa.schema([("id", pa.uint64()), ("kind", pa.uint8()), ("frames", pa.list_(pa.uint64()))])
+# What a process held on a device at ts; see UsageRow in aggregate/wire.py. Null: not known.
 USAGE_SCHEMA = pa.schema(
     [
         ("ts", pa.uint64()),
@@ -77,11 +78,20 @@ class Process:
     wall_offset_ns: int  # add to a ts of the process: wall clock
     closed: bool = False  # it said goodbye: not killed
     lost: dict[str, int] = field(default_factory=dict)  # kind -> events dropped because its ring was full
+    visible_devices: str = ""  # ASCEND_RT_VISIBLE_DEVICES as it held; empty: all cards, under the driver's numbers
+    not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see in this process
 
     @property
     def is_main(self) -> bool:
         """The rank's own process, not a worker that it started."""
         return self.parent_ring == 0
+
+    def logical_device(self, physical: int) -> int | None:
+        """What the process itself calls the driver's NPU `physical`; None for one that it cannot see."""
+        if not self.visible_devices:
+            return physical if physical >= 0 else None
+        listed = [text.strip() for text in self.visible_devices.split(",")]
+        return listed.index(str(physical)) if str(physical) in listed else None
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Process:

@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -49,6 +50,7 @@ class Coordinator:
             "version": version,
             "versions": versions(),
             "config": session.get("config", {}),
+            "mode": session.get("mode", "launched"),
             "hosts": [session["host"]] if session.get("host") else [],
             "program": session.get("program", []),
             "started_wall_ns": session.get("created_wall_ns", 0),
@@ -65,6 +67,7 @@ class Coordinator:
             "processes": [self._process(id) for id in sorted(self._shard.rings, key=self._order)],
             "roll_call": roll_call(self._shard),
             "losses": losses(self._shard),
+            "usage": asdict(self._shard.usage),
             "drained": self.drained,
             "finished": finished,
         }
@@ -108,6 +111,8 @@ class Coordinator:
             **entry,
             "rank": ring.rank,
             "lost": ring.lost,
+            "visible_devices": ring.meta.visible_devices,
+            "not_seen": ring.meta.not_seen,
             "events": ring.stored.rows,
             "first_event_ns": ring.stored.first_ts,
             "last_event_ns": ring.stored.last_ts,

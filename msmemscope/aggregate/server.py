@@ -22,7 +22,7 @@ import zmq
 
 from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
-from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard
+from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.errors import MemscopeError
 
@@ -78,7 +78,8 @@ def recover(run: Path) -> bool:
         before = json.loads((run / "run.json").read_text(encoding="utf-8"))
         hosts = before.get("hosts") or [""]
         session = {"session": before["session"], "config": before["config"], "argv": before["program"],
-                   "host": hosts[0], "created_wall_ns": before["started_wall_ns"]}  # fmt: skip
+                   "host": hosts[0], "created_wall_ns": before["started_wall_ns"],
+                   "mode": before.get("mode", "launched")}  # fmt: skip
         shard, coordinator = _take_up(run, session, before)
         kept = {name: before[name] for name in ("exit_status", "ended_wall_ns", "version") if name in before}
         _write_tables(run, shard, coordinator)
@@ -175,6 +176,7 @@ def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tupl
     shard.losses.refused_messages = int(lost.get("invalid_batches", 0))
     shard.losses.skipped_parts = list(lost.get("skipped_part_names", []))
     shard.losses.damaged_journal_frames = int(lost.get("damaged_journal_frames", 0))
+    shard.usage = UsageFacts(**before.get("usage", {}))
     shard.recover(before.get("processes", []))
     coordinator = Coordinator(run, session, _version(), shard)
     shard.before_roll = coordinator.write

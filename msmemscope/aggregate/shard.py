@@ -17,12 +17,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.journal import Journal
+from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store, Stored
 from msmemscope.aggregate.wire import Batch, WireError
 from msmemscope.tables import Bad
@@ -57,6 +58,7 @@ class Ring:
     expected: int = 0  # offset of the next batch
     lost: dict[str, int] = field(default_factory=dict)
     final: bool = False
+    meta: Meta = field(default_factory=Meta)
 
     @property
     def rank(self) -> int | None:
@@ -72,6 +74,14 @@ class Losses:
     damaged_journal_frames: int = 0
     skipped_parts: list[str] = field(default_factory=list)
     agents: dict[str, int] = field(default_factory=dict)  # what agents say they had to leave out
+
+
+@dataclass(frozen=True)
+class UsageFacts:
+    """How memory use was sampled."""
+
+    interval_ms: int = 0  # 0: no sample came
+    cards: str = ""  # why the cards were not sampled (any more)
 
 
 class Shard:
@@ -93,6 +103,7 @@ class Shard:
         self.agents: dict[str, bool] = {}  # host whose agent said hello: has it said bye?
         self.drained = False  # some run of ours already saw the last bye
         self.losses = Losses()
+        self.usage = UsageFacts()
         self.before_roll: Callable[[], None] = lambda: None
 
     def recover(self, processes: list[dict[str, Any]]) -> None:
@@ -103,6 +114,7 @@ class Shard:
             identity["parent_ring_id"] = int(entry["parent_ring"], 16)
             ring = Ring(identity, expected=int(entry.get("stored_to", 0)), final=bool(entry.get("final")))
             ring.lost = dict(entry.get("lost", {}))
+            ring.meta = Meta(str(entry.get("visible_devices", "")), dict(entry.get("not_seen", {})))
             self.rings[int(entry["ring"], 16)] = ring
         for id, stored in self._store.scan().items():
             ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))
@@ -199,6 +211,7 @@ class Shard:
         self._pending.add(ring.rank, int(ring.identity["pid"]), batch)
         ring.stored = ring.stored.joined(Stored.of(batch))
         ring.expected = batch.end
+        ring.meta.take(batch)
 
     def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int]:
         given = wire.mapping(message, "identity")
@@ -222,28 +235,12 @@ class Shard:
         return ring
 
     def _usage(self, message: dict[str, Any]) -> list[dict[str, object]]:
-        processes = message.get("processes")
-        if not isinstance(processes, list) or not isinstance(message.get("device"), str):
-            raise WireError("usage: processes is not a list, or device not a text")
+        sample = wire.usage(message)
+        self.usage = UsageFacts(sample.interval_ms, sample.cards or self.usage.cards)
         rows: list[dict[str, object]] = []
-        for entry in processes:
-            if not isinstance(entry, list) or len(entry) != 3 or any(type(value) is not int for value in entry):
-                raise WireError("usage: a process is not [ring, pid, rss]")
-            id, pid, rss = entry
-            ring = self.rings.get(id)
-            rows.append(
-                {
-                    "ts": wire.number(message, "ts"),
-                    "rank": ring.rank if ring is not None else None,
-                    "pid": pid & 0x7FFFFFFF,
-                    "device": message["device"][:64],
-                    "used": wire.number(message, "used", 1 << 62),
-                    "total": wire.number(message, "total", 1 << 62),
-                    "process_used": min(rss, 1 << 62),
-                    "rss": min(rss, 1 << 62),
-                    "ring": id & 0xFFFFFFFFFFFFFFFF,
-                }
-            )
+        for row in sample.rows:
+            ring = self.rings.get(row.ring)
+            rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 
     def _bye(self, message: dict[str, Any]) -> None:

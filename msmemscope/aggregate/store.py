@@ -162,7 +162,8 @@ class Store:
             except Bad:
                 self.corrupt.append(str(path.relative_to(self._run)))
         table = pa.concat_tables(tables) if tables else USAGE_SCHEMA.empty_table()
-        keys = np.rec.fromarrays([table["ts"].to_numpy(), table["ring"].to_numpy()])
+        devices = table["device"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        keys = np.rec.fromarrays([table["ts"].to_numpy(), table["ring"].to_numpy(), devices])
         first = np.unique(keys, return_index=True)[1]
         write_parquet(table.take(first), whole)
         for path in parts:

@@ -12,7 +12,8 @@ ring                  agent ->   ring, identity (RingReader.header()), start (fi
 batch                 agent ->   ring, offset, length, n, clock, round, cols, strings, frames, stacks, holes,
                                  invalid: see native/record/cutter.h
 ack                   <- shard   epoch, ring, offset (everything before it is stored), round, rewind, final
-usage                 agent ->   ts, device, used, total, processes [[ring, pid, rss bytes], ...]
+usage                 agent ->   layout (USAGE_LAYOUT), ts, interval_ms (between samples), cards (why the cards are not
+                                 sampled, else empty), rows: see UsageRow
 ping / pong           both       clock; the answer adds epoch
 bye                   agent ->   host, rings {ring: end offset}, lost {ring: {kind: n}}, left_out {what: n}
 finished              <- shard   the bye is stored; the agent may go
@@ -39,6 +40,8 @@ from msmemscope.errors import MemscopeError
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 VERSION = 1
+USAGE_LAYOUT = 2  # 1: one row per process, without cards
+MAX_USAGE_ROWS = 1 << 14
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_ENTRIES = 1 << 16  # of a map or list inside a message
 
@@ -80,6 +83,28 @@ class Batch:
     @property
     def end(self) -> int:
         return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one process held on one device at `ts` (CLOCK_MONOTONIC ns). Bytes; None: not known. On the wire a list in
+    this order."""
+
+    ring: int
+    pid: int
+    ts: int
+    device: str  # "cpu" or "npu:<number>"
+    used: int | None  # of the device, by everybody; cpu: of the node
+    total: int | None
+    process_used: int | None  # on that device
+    rss: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSample:
+    interval_ms: int
+    cards: str
+    rows: tuple[UsageRow, ...]
 
 
 def pack(kind: str, session: str, **fields: Any) -> bytes:
@@ -161,6 +186,30 @@ def batch(message: Mapping[str, Any]) -> Batch:
         )
     except WireError as error:
         raise WireError(str(error), where) from error
+
+
+def usage(message: Mapping[str, Any]) -> UsageSample:
+    """The checked content of a usage message, or WireError."""
+    layout = number(message, "layout", 1 << 16)
+    if layout != USAGE_LAYOUT:
+        raise WireError(f"usage: layout {layout}; this side reads {USAGE_LAYOUT}")
+    cards, rows = message.get("cards"), message.get("rows")
+    if not isinstance(cards, str) or not isinstance(rows, list) or len(rows) > MAX_USAGE_ROWS:
+        raise WireError(f"usage: cards is not a text, or rows not a list of at most {MAX_USAGE_ROWS}")
+    return UsageSample(number(message, "interval_ms", 1 << 31), cards[:256], tuple(map(_usage_row, rows)))
+
+
+def _usage_row(row: Any) -> UsageRow:
+    if not isinstance(row, list) or len(row) != len(UsageRow.__slots__):
+        raise WireError(f"usage: a row is not a list of {len(UsageRow.__slots__)}")
+    ring, pid, ts, device, *figures = row
+    if not isinstance(device, str) or any(type(value) is not int for value in (ring, pid, ts)):
+        raise WireError("usage: a row names ring, pid, time and device wrongly")
+    if not (0 <= ring < 1 << 64 and 0 <= ts < 1 << 63 and 0 <= pid < 1 << 31):
+        raise WireError("usage: ring, pid or time of a row is out of range")
+    if any(value is not None and (type(value) is not int or not 0 <= value < 1 << 62) for value in figures):
+        raise WireError("usage: a figure is neither bytes nor unknown")
+    return UsageRow(ring, pid, ts, device[:64], *figures)
 
 
 def _blobs(

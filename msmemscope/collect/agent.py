@@ -31,7 +31,9 @@ import zmq
 from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
 from msmemscope.collect.spool import Spool, spool_directory
+from msmemscope.collect.usage import Recorded, Usage, npus_in
 from msmemscope.errors import MemscopeError
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope._native import Cut
@@ -49,7 +51,8 @@ class Settings:
     window_bytes: int = 64 << 20  # ring bytes under way and not acknowledged, over all rings
     silence_s: float = 2.0  # no acknowledgement for so long: connect again, and spool rings that are half full
     spool_bytes: int = 4 << 30  # at most, and at most 80 % of what is free there
-    usage_s: float = 1.0  # between samples of memory use
+    usage_s: float = 0.1  # between samples of memory use
+    usage_renew_s: float = 10.0  # a figure that does not move is told again after so long
 
     @classmethod
     def of(cls, session: Mapping[str, Any]) -> Settings:
@@ -75,6 +78,8 @@ class Feed:
         self.goal: int | None = None  # where draining ends, once we are to finish
         self.final_sent = False
         self.done = False
+        self.npus: frozenset[int] = frozenset()  # that its events named so far
+        self.next_npus = 0.0  # when to look through a batch for more
 
     @property
     def first_offset(self) -> int:
@@ -127,6 +132,12 @@ class Feed:
         self.identity = now
         return changed
 
+    def note_npus(self, cut: Cut, now: float) -> None:
+        """Which cards this process uses, for the samples; not from every batch, for looking costs milliseconds."""
+        if now >= self.next_npus:
+            self.next_npus = now + 1
+            self.npus |= npus_in(cut["cols"], DeviceType.NPU)
+
     def remove(self) -> None:
         self.done = True
         self.spool.remove()
@@ -151,6 +162,7 @@ class Agent:
         self._by_id: dict[int, Feed] = {}
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
+        self._usage = Usage(self._settings.usage_s, say, renew_s=self._settings.usage_renew_s)
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._epoch: int | None = None
@@ -174,6 +186,7 @@ class Agent:
                 break
             if self._finishing is not None and self._finished_elsewhere():
                 break
+        self._usage.stop()
         self._context.destroy(linger=1000)
         for feed in self._feeds.values():
             feed.spool.close()
@@ -266,6 +279,7 @@ class Agent:
                 self._wait_for_hole(feed, now)
                 continue
             feed.last_cut = now
+            feed.note_npus(cut, now)
             feed.sent = cut["offset"] + cut["length"]
             window -= cut["length"]
             more |= feed.reader.head - feed.sent >= max_bytes
@@ -349,20 +363,13 @@ class Agent:
             self._send("bye", host=self._host, rings=rings, lost=lost, left_out=self._left_out)
 
     def _sample(self) -> None:
-        """Memory of the node and of every process that records."""
-        processes = []
-        for feed in self._open_feeds():
-            pid = int(feed.identity["pid"])
-            try:
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            except (OSError, IndexError, ValueError):
-                continue
-            if pages:  # 0: a zombie
-                processes.append([feed.id, pid, pages * os.sysconf("SC_PAGE_SIZE")])
-        if processes and not self._said_bye:
-            total, available = node_memory()
-            node = {"device": "cpu", "used": total - available, "total": total}
-            self._send("usage", ts=time.monotonic_ns(), processes=processes, **node)
+        """Memory of every process that records, and of its cards."""
+        recorded = [Recorded(feed.id, int(feed.identity["pid"]), feed.npus) for feed in self._open_feeds()]
+        if self._said_bye or not recorded:
+            return
+        message = self._usage.message(recorded)
+        if message is not None:
+            self._send("usage", layout=wire.USAGE_LAYOUT, **message)
 
     # --- the aggregator -----------------------------------------------------------------------------------
 
@@ -472,17 +479,6 @@ class Agent:
         except (OSError, ValueError):
             return False
         return bool(info.get("drained"))
-
-
-def node_memory() -> tuple[int, int]:
-    """Total and available bytes of the node."""
-    found = {}
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(rest.split()[0]) << 10
-    return found.get("MemTotal", 0), found.get("MemAvailable", 0)
 
 
 def say(text: str) -> None:

@@ -408,7 +408,7 @@ def test_nothing_recorded_leaves_nothing(make_job: MakeJob) -> None:
 
 
 def test_usage_is_sampled(make_job: MakeJob) -> None:
-    job = make_job(agent={**QUICK, "usage_s": 0.02})
+    job = make_job(agent={**QUICK, "usage_s": 0.02, "usage_renew_s": 0})
     job.start("aggregator")
     job.start("agent")
     process = job.write(1, rank=0, events=100, linger_ms=60_000)

@@ -212,10 +212,53 @@ def test_what_exists_nowhere_is_told_as_missing(tmp_path: Path) -> None:
     assert numbers(tmp_path / "run") == [*range(10), *range(30, 35)]
 
 
+def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
+    """A sample that was sent twice is kept once; META is told per process, also after a restart."""
+    life = Life(tmp_path / "run")
+    life.tell(announcement())
+    rows = [[1, 4711, 5, "cpu", 1, 2, 4096, 4096], [1, 4711, 5, "npu:6", 100, 200, None, 4096]]
+    usage = {"layout": wire.USAGE_LAYOUT, "ts": 5, "interval_ms": 100, "cards": "dcmi_init returned 9"}
+    life.shard.answer(wire.pack("usage", S, rows=rows, **usage))
+    life.shard.answer(wire.pack("usage", S, rows=rows[:1], **usage))
+    texts = {11: b"visible_devices", 12: b"4,6", 13: b"lost.hal", 14: b"no halMemMap", 15: b"other", 16: b"x"}
+    name, attr = np.array([11, 13, 15]), np.array([12, 14, 16])
+    life.tell(message(0, 3, texts=texts, cols=columns(0, 3, kind=Kind.META, name=name, attr=attr)))
+    # The key was defined in a batch before; a second text of the same source does not push out the first.
+    more = columns(3, 2, kind=Kind.META, name=13, attr=[17, 14])
+    life.tell(message(3, 2, texts={17: b"no halMemCreate"}, cols=more))
+    life.finish()
+    run = Run(tmp_path / "run")
+    (process,) = run.processes
+    assert process.not_seen == {"hal": "no halMemMap; no halMemCreate"}
+    assert [process.logical_device(card) for card in (4, 6, 5)] == [0, 1, None]
+    assert run.info["usage"] == {"interval_ms": 100, "cards": "dcmi_init returned 9"}
+    found = run.usage().select(["ts", "device", "used", "total", "process_used", "rss", "rank"]).to_pylist()
+    assert [tuple(row.values()) for row in sorted(found, key=lambda row: str(row["device"]))] == [
+        (5, "cpu", 1, 2, 4096, 4096, 0),
+        (5, "npu:6", 100, 200, None, 4096, 0),
+    ]
+
+
+def test_meta_survives_the_aggregator(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    life.tell(announcement())
+    life.tell(
+        message(0, 1, texts={11: b"visible_devices", 12: b"3"}, cols=columns(0, 1, kind=Kind.META, name=11, attr=12))
+    )
+    life.shard._wait()
+    life.shard.roll()
+    life.finish()
+    again = Life(run)
+    again.finish()
+    assert Run(run).processes[0].visible_devices == "3"
+
+
 def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
     life = Life(tmp_path / "run")
     life.tell(announcement())
-    usage = {"ts": 1, "device": "cpu", "used": 1, "total": 2, "processes": [[1, 4711, 4096]]}
+    rows = [[1, 4711, 1, "cpu", 1, 2, 4096, 4096], [1, 4711, 1, "npu:0", 1, 2, None, 4096]]
+    usage = {"layout": wire.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": rows}
     whole = [
         message(0, 4, texts={7: b"x"}),
         announcement(ring=2),

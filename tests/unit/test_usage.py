@@ -1,0 +1,243 @@
+"""Memory samples: what is said of processes and cards, and that a bad dcmi costs nothing but its own figures."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from msmemscope.aggregate import wire
+from msmemscope.collect import usage
+from msmemscope.collect.dcmi import Dcmi, DcmiError, candidates
+from msmemscope.collect.usage import CardWatch, Recorded, Usage, npus_in
+from msmemscope.vocabulary import DeviceType
+
+MIB = 1 << 20
+SOURCE = Path(__file__).with_name("fake_dcmi.cpp")
+
+
+class Fake:
+    """The loaded fake library; every test has a copy of its own, since its faults are global."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.library = ctypes.CDLL(self.path)
+
+    def set(self, name: str, value: int) -> None:
+        ctypes.c_int.in_dll(self.library, f"fake_{name}").value = value
+
+    def get(self, name: str) -> int:
+        return ctypes.c_int.in_dll(self.library, f"fake_{name}").value
+
+    def hold(self, place: int, pid: int, size: int) -> None:
+        (ctypes.c_int * 4).in_dll(self.library, "fake_pids")[place] = pid
+        (ctypes.c_ulong * 4).in_dll(self.library, "fake_bytes")[place] = size
+
+    def load(self, tick: Callable[[], None] = lambda: None) -> Dcmi:
+        return Dcmi(tick, [self.path])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dcmi") / "libdcmi.so"
+    subprocess.run(["c++", "-std=c++17", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+def fake(built: Path, tmp_path: Path) -> Iterator[Fake]:
+    copy = tmp_path / "libdcmi.so"
+    shutil.copy(built, copy)
+    library = Fake(copy)
+    yield library
+    library.set("hang", 0)
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.002)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def watched(fake: Fake, **options: Any) -> Callable[[float, Callable[[str], None]], CardWatch]:
+    return lambda interval, say: CardWatch(interval, say, load=fake.load, **options)
+
+
+def rows_of(messages: list[dict[str, Any]]) -> list[wire.UsageRow]:
+    """Through the wire, as the shard takes them."""
+    rows: list[wire.UsageRow] = []
+    for fields in messages:
+        data = wire.pack("usage", "s", layout=wire.USAGE_LAYOUT, **fields)
+        rows += wire.usage(wire.unpack(data, "s", wire.AGENT_TYPES)).rows
+    return rows
+
+
+def until_card(sampler: Usage, recorded: list[Recorded]) -> list[wire.UsageRow]:
+    messages: list[dict[str, Any]] = []
+
+    def seen() -> bool:
+        message = sampler.message(recorded)
+        if message is not None:
+            messages.append(message)
+        return any(row.device != "cpu" for row in rows_of(messages))
+
+    wait_for(seen, "a sample of the cards")
+    return rows_of(messages)
+
+
+def test_a_library_is_found_by_its_name_and_then_below_cann(fake: Fake) -> None:
+    assert candidates({}) == ["libdcmi.so"]
+    assert candidates({"ASCEND_HOME_PATH": "/cann"}) == ["libdcmi.so", "/cann/lib64/libdcmi.so"]
+    cards = Dcmi(names=["libdcmi_not_there.so", fake.path]).sample()
+    assert [(card.device, card.used, card.total, card.processes) for card in cards] == [
+        (4, 100 * MIB, 65536 * MIB, {}),
+        (6, 200 * MIB, 65536 * MIB, {}),
+    ]
+    with pytest.raises(DcmiError, match="libdcmi_not_there"):
+        Dcmi(names=["libdcmi_not_there.so"])
+
+
+def test_library_without_the_functions_is_refused() -> None:
+    with pytest.raises(DcmiError, match="has no dcmi_init"):
+        Dcmi(names=["libc.so.6"])
+
+
+def test_rows_of_a_process_on_its_card(fake: Fake) -> None:
+    fake.hold(2, os.getpid(), 50 * MIB)
+    said: list[str] = []
+    sampler = Usage(0.01, said.append, watch=watched(fake), own_namespace=False)
+    rows = until_card(sampler, [Recorded(1, os.getpid(), frozenset({6}))])
+    sampler.stop()
+    host, card = (next(row for row in rows if row.device == name) for name in ("cpu", "npu:6"))
+    assert {row.device for row in rows} == {"cpu", "npu:6"}  # not card 4, which it does not use
+    assert host.rss == host.process_used
+    assert (host.rss or 0) > MIB
+    assert (card.used, card.total, card.process_used) == (200 * MIB, 65536 * MIB, 50 * MIB)
+    assert said == []
+
+
+def test_cards_are_left_alone_without_npu_events() -> None:
+    def never(*_: Any) -> CardWatch:
+        raise AssertionError("the cards were asked for")
+
+    sampler = Usage(0.01, print, watch=never, own_namespace=False)
+    message = sampler.message([Recorded(1, os.getpid(), frozenset())])
+    assert message is not None
+    assert [row.device for row in rows_of([message])] == ["cpu"]
+
+
+@pytest.mark.parametrize(("foreign", "held"), [(0, 50 * MIB), (4_194_303, None)])
+def test_pids_of_another_namespace_stay_unknown(fake: Fake, foreign: int, held: int | None) -> None:
+    """In a container the driver's list may name host processes: a number that is ours by chance is not believed."""
+    fake.hold(2, os.getpid(), 50 * MIB)
+    fake.hold(3, foreign, 10 * MIB)
+    sampler = Usage(0.01, print, watch=watched(fake), own_namespace=True)
+    rows = until_card(sampler, [Recorded(1, os.getpid(), frozenset({6}))])
+    sampler.stop()
+    (card,) = [row for row in rows if row.device == "npu:6"]
+    assert (card.process_used, card.used) == (held, 200 * MIB)
+
+
+def test_what_does_not_move_is_said_once(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_rss", lambda _pid: 7 * MIB)
+    sampler = Usage(0.001, print, watch=watched(fake), own_namespace=False)
+    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+    assert len(until_card(sampler, recorded)) == 2
+    before = fake.get("calls")
+    wait_for(lambda: sampler.message(recorded) is None and fake.get("calls") > before + 20, "more samples")
+    (ctypes.c_ulonglong * 2).in_dll(fake.library, "fake_used_mib")[0] = 101
+    message = wait_for(lambda: sampler.message(recorded), "the change")
+    sampler.stop()
+    assert [(row.device, row.used) for row in rows_of([message])] == [("npu:4", 101 * MIB)]
+
+
+def test_a_call_that_hangs_is_given_up_and_said_once(fake: Fake) -> None:
+    fake.set("hang", 1)
+    said: list[str] = []
+    sampler = Usage(0.001, said.append, renew_s=0, watch=watched(fake, hangs_s=0.05), own_namespace=False)
+    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+
+    def ask() -> bool:
+        message = sampler.message(recorded)  # comes back although the call does not
+        assert message is not None
+        assert [row.device for row in rows_of([message])] == ["cpu"]
+        return bool(message["cards"])
+
+    wait_for(ask, "giving up")
+    fake.set("hang", 0)
+    for _ in range(20):
+        ask()
+    assert len(said) == 1
+    assert "not returned" in said[0]
+    assert fake.get("calls") == 1
+
+
+def test_a_slow_library_is_no_hanging_one(fake: Fake) -> None:
+    """Two cards, each answering after 0.4 s: longer in all than a single call may take."""
+    fake.set("slow_ms", 400)
+    said: list[str] = []
+    sampler = Usage(0.001, said.append, renew_s=0, watch=watched(fake, hangs_s=0.7), own_namespace=False)
+    recorded = [Recorded(1, os.getpid(), frozenset({4, 6}))]
+    wait_for(lambda: sampler.message(recorded) and fake.get("calls") > 4, "more than two rounds")
+    sampler.stop()
+    assert said == []
+
+
+@pytest.mark.parametrize(("fault", "text"), [("init", "dcmi_init returned 9"), ("hbm", "")])
+def test_errors(fake: Fake, fault: str, text: str) -> None:
+    fake.set(fault, 9)
+    said: list[str] = []
+    sampler = Usage(0.001, said.append, watch=watched(fake), own_namespace=False)
+    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+    if fault == "hbm":  # the processes' bytes are still to be had
+        fake.hold(0, os.getpid(), 9 * MIB)
+        (card,) = [row for row in until_card(sampler, recorded) if row.device == "npu:4"]
+        assert (card.used, card.total, card.process_used) == (None, None, 9 * MIB)
+    else:
+        wait_for(lambda: (sampler.message(recorded), sampler.gave_up)[1], "giving up")
+        assert [text in line for line in said] == [True]
+    sampler.stop()
+
+
+def test_devices_named_in_a_batch() -> None:
+    def columns(kinds: list[int], devices: list[int]) -> dict[str, bytes]:
+        return {"device_type": bytes(kinds), "device": np.array(devices, "<i2").tobytes()}
+
+    npu, cpu = int(DeviceType.NPU), int(DeviceType.CPU)
+    assert npus_in(columns([npu], [3]), npu) == {3}
+    assert npus_in(columns([npu], [3, 4, -1]), npu) == {3, 4}
+    assert npus_in(columns([npu, cpu], [3]), npu) == {3}
+    assert npus_in(columns([npu, cpu, npu, cpu], [3, 0, 5, 9]), npu) == {3, 5}
+    assert npus_in(columns([cpu], [3]), npu) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout": 1},
+        {"layout": 3},
+        {"rows": [[1, 2, 3]]},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, -1, 1]]},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, 1.5, 1]]},
+        {"rows": [[1, 2, 3, 4, 1, 1, 1, 1]]},
+        {"rows": [[1 << 64, 2, 3, "cpu", 1, 1, 1, 1]]},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1]] * (wire.MAX_USAGE_ROWS + 1)},
+        {"cards": 7},
+    ],
+)
+def test_a_message_of_another_shape_is_refused(change: dict[str, Any]) -> None:
+    fields = {"layout": wire.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": []}
+    assert wire.usage({"type": "usage", **fields}).rows == ()
+    with pytest.raises(wire.WireError):
+        wire.usage({"type": "usage", **(fields | change)})
