@@ -569,6 +569,7 @@ CASE(what_came_before_anybody_watched_makes_the_sum_unknown) {
 
 int main(int argc, char** argv) {
     setenv("ASCEND_RT_VISIBLE_DEVICES", "6,4", 1);
+    setenv("NPUSIM_DEVICES", "8", 1);
     memscope_set_session(own::session_directory().c_str());
     memscope_install_hooks();
     setenv("MSTX_TEST", argv[0], 1);
