@@ -40,7 +40,7 @@ unsigned memscope_install_hooks();
 
 namespace {
 
-constexpr i16 kCard0 = 6, kCard1 = 4;  // main() sets ASCEND_RT_VISIBLE_DEVICES=6,4
+constexpr i16 kCard0 = 4, kCard1 = 6;  // main() sets ASCEND_RT_VISIBLE_DEVICES=4,6
 std::size_t g_looked = 0;              // events that earlier cases have seen
 
 std::vector<Seen> new_events() {
@@ -568,7 +568,7 @@ CASE(what_came_before_anybody_watched_makes_the_sum_unknown) {
 }
 
 int main(int argc, char** argv) {
-    setenv("ASCEND_RT_VISIBLE_DEVICES", "6,4", 1);
+    setenv("ASCEND_RT_VISIBLE_DEVICES", "4,6", 1);
     setenv("NPUSIM_DEVICES", "8", 1);
     memscope_set_session(own::session_directory().c_str());
     memscope_install_hooks();
