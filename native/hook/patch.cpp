@@ -102,7 +102,9 @@ void find_originals() noexcept {
     for_each_object([&](const LoadedObject& object) {
         for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
             const void* known = hook.original->load(std::memory_order_relaxed);
-            if (known != nullptr && object.contains(known)) still_there[position] = true;
+            // Whatever was loaded over an object that is gone lies at the same addresses without being it.
+            if (known != nullptr && object.contains(known) && object.find(hook.symbol) == known)
+                still_there[position] = true;
             if (first[position] == nullptr) first[position] = object.find(hook.symbol);
         });
     });
