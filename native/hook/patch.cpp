@@ -6,6 +6,7 @@
 
 #include "hook/elf.h"
 #include "hook/interpreter.h"
+#include "stack/frame_rules.h"
 
 namespace memscope {
 namespace {
@@ -21,6 +22,7 @@ const HookTable kOwnHooks = {"loader", kDlsymHook, 1};
 std::atomic<bool> g_installed{false};
 std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
 std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
+std::atomic<u64> g_unloads_seen{0};
 
 constexpr u32 kMostHooks = 128;
 u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
@@ -46,15 +48,24 @@ void for_each_object(const Visit& visit) noexcept {
         const_cast<Visit*>(&visit));
 }
 
-u64 loads_so_far() noexcept {
-    u64 loads = 0;
+struct Loads {
+    u64 adds, subs;
+};
+
+Loads count_loads() noexcept {
+    Loads loads = {};
     dl_iterate_phdr(
         [](dl_phdr_info* info, std::size_t, void* context) {
-            *static_cast<u64*>(context) = info->dlpi_adds + info->dlpi_subs;
+            *static_cast<Loads*>(context) = {info->dlpi_adds, info->dlpi_subs};
             return 1;
         },
         &loads);
     return loads;
+}
+
+u64 loads_so_far() noexcept {
+    const Loads loads = count_loads();
+    return loads.adds + loads.subs;
 }
 
 // Most slots of an object have nothing to do with us: one look at the first two bytes settles that.
@@ -92,7 +103,9 @@ void find_originals() noexcept {
     for_each_object([&](const LoadedObject& object) {
         for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
             const void* known = hook.original->load(std::memory_order_relaxed);
-            if (known != nullptr && object.contains(known)) still_there[position] = true;
+            // Whatever was loaded over an object that is gone lies at the same addresses without being it.
+            if (known != nullptr && object.contains(known) && object.find(hook.symbol) == known)
+                still_there[position] = true;
             if (first[position] == nullptr) first[position] = object.find(hook.symbol);
         });
     });
@@ -125,7 +138,9 @@ u32 write_replacements() noexcept {
 u32 scan() noexcept {
     bool idle = false;
     if (!g_scanning.compare_exchange_strong(idle, true, std::memory_order_acquire)) return 0;
-    g_loads_seen.store(loads_so_far(), std::memory_order_relaxed);
+    const Loads loads = count_loads();
+    g_loads_seen.store(loads.adds + loads.subs, std::memory_order_relaxed);
+    if (g_unloads_seen.exchange(loads.subs, std::memory_order_relaxed) != loads.subs) forget_rules();
     find_originals();
     const u32 slots = write_replacements();
     g_scanning.store(false, std::memory_order_release);

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "hook/recorder.h"
+#include "stack/frame_rules.h"
+#include "stack/native_walk.h"
 
 namespace memscope {
 namespace {
@@ -13,8 +15,6 @@ namespace {
 std::atomic<const memscope_python_frames*> g_python{nullptr};
 std::atomic<u32> g_python_depth{0};
 std::atomic<u32> g_native_depth{0};
-
-constexpr u32 kOwnFrames = 3;  // our frames on top of a native stack: capture, record, hook
 
 u64 key_of(const u64* keys, u32 count, FrameKind kind) noexcept {
     u64 key = static_cast<u64>(kind) + 1;
@@ -80,6 +80,17 @@ u64 capture_python(const memscope_python_frames& python, u32 depth, u8& flags) n
     return find_or_define(keys, handles, count, FrameKind::PYTHON, python.describe, flags);
 }
 
+template <u32 Capacity>
+u64 capture_native(u32 depth, u8& flags) noexcept {
+    void* addresses[Capacity];
+    u64 keys[Capacity];
+    const u32 count = walk_native_stack(addresses, depth, own_code());
+    // An address that became other code is another frame. Addresses of code have no more than 48 bits.
+    const u64 generation = code_generation() << 48;
+    for (u32 i = 0; i < count; ++i) keys[i] = nonzero(reinterpret_cast<u64>(addresses[i]) ^ generation);
+    return find_or_define(keys, addresses, count, FrameKind::NATIVE, describe_native, flags);
+}
+
 }  // namespace
 
 u64 capture_python_stack(u8& flags, u32 depth) noexcept {
@@ -92,13 +103,7 @@ u64 capture_python_stack(u8& flags, u32 depth) noexcept {
 u64 capture_native_stack(u8& flags, u32 depth) noexcept {
     if (depth == 0) depth = g_native_depth.load(std::memory_order_relaxed);
     if (depth == 0) return 0;
-    void* addresses[kMaxFrames + kOwnFrames];
-    const int got = backtrace(addresses, static_cast<int>(depth + kOwnFrames));
-    if (got <= static_cast<int>(kOwnFrames)) return 0;
-    const u32 count = static_cast<u32>(got) - kOwnFrames;
-    u64 keys[kMaxFrames];
-    for (u32 i = 0; i < count; ++i) keys[i] = nonzero(reinterpret_cast<u64>(addresses[i + kOwnFrames]));
-    return find_or_define(keys, addresses + kOwnFrames, count, FrameKind::NATIVE, describe_native, flags);
+    return depth <= 64 ? capture_native<64>(depth, flags) : capture_native<kMaxFrames>(depth, flags);
 }
 
 }  // namespace memscope
