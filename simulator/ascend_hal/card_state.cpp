@@ -70,15 +70,14 @@ void initialise(CardFile* file) {
     file->magic = kMagic;
 }
 
-// The file stays open: its shared lock tells who cleans up that the directory is in use.
-CardFile* map_shared() {
-    const std::string directory = state_directory();
-    make_directories(directory);
-    const int file = open((directory + "/cards").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+// The file, mapped, initialised by the first who comes. It stays open: its shared lock tells whoever cleans up that the
+// directory is in use.
+CardFile* map_file(const std::string& path) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return nullptr;
     struct stat facts;
     void* place = MAP_FAILED;
-    if (flock(file, LOCK_EX) == 0 && fstat(file, &facts) == 0 && facts.st_uid == geteuid() &&
+    if (flock(file, LOCK_SH) == 0 && fstat(file, &facts) == 0 && facts.st_uid == geteuid() &&
         (facts.st_size >= static_cast<off_t>(sizeof(CardFile)) || ftruncate(file, sizeof(CardFile)) == 0))
         place = mmap(nullptr, sizeof(CardFile), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (place == MAP_FAILED) {
@@ -87,7 +86,17 @@ CardFile* map_shared() {
     }
     auto* const cards = static_cast<CardFile*>(place);
     if (cards->magic != kMagic) initialise(cards);
-    flock(file, LOCK_SH);
+    return cards;
+}
+
+// One process at a time, by a lock of its own: the shared lock above is held for life.
+CardFile* map_shared() {
+    const std::string directory = state_directory();
+    make_directories(directory);
+    const int gate = open((directory + "/opening").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (gate < 0) return nullptr;
+    CardFile* const cards = flock(gate, LOCK_EX) == 0 ? map_file(directory + "/cards") : nullptr;
+    close(gate);
     return cards;
 }
 
