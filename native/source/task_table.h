@@ -1,0 +1,113 @@
+// Launched tasks that have not been seen to end. Filled by the threads that launch, emptied by the reader of the
+// driver's log.
+//
+// Bounded and without searching: a key belongs to one set of a few places with a lock of its own, held for a look at
+// them. In a full set the one that has waited longest gives way. The memory is mapped, untouched until used.
+#pragma once
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <atomic>
+
+#include "source/launch.h"
+
+namespace memscope {
+
+class TaskTable {
+public:
+    // False: there is no memory.
+    bool create() noexcept {
+        if (sets_.load(std::memory_order_acquire) != nullptr) return true;
+        void* const place = mmap(nullptr, sizeof(Set) * kSets, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (place == MAP_FAILED) return false;
+        Set* none = nullptr;
+        if (!sets_.compare_exchange_strong(none, static_cast<Set*>(place), std::memory_order_acq_rel))
+            munmap(place, sizeof(Set) * kSets);
+        return true;
+    }
+
+    // False: another task, the longest waiting one or the last of this number, was given up for it.
+    bool put(u64 key, const Launched& launched) noexcept {
+        Set& set = set_of(key);
+        const Lock lock(set);
+        Entry* place = find(set, key);
+        if (place == nullptr) place = find(set, 0);
+        if (place == nullptr) {
+            place = set.entries;
+            for (Entry& entry : set.entries)
+                if (entry.launched.ts < place->launched.ts) place = &entry;
+        }
+        const bool was_free = place->key == 0;
+        *place = {key, 0, launched};
+        return was_free;
+    }
+
+    // The task began at `ts`, which becomes the launch's when it lies before. False: no such launch.
+    bool begin(u64 key, u64& ts, Launched& launched) noexcept {
+        Set& set = set_of(key);
+        const Lock lock(set);
+        Entry* const entry = find(set, key);
+        if (entry == nullptr) return false;
+        if (ts < entry->launched.ts) ts = entry->launched.ts;
+        entry->began = ts;
+        launched = entry->launched;
+        return true;
+    }
+
+    // The task ended at `ts`, which becomes that of its begin when it lies before.
+    bool end(u64 key, u64& ts, Launched& launched) noexcept {
+        Set& set = set_of(key);
+        const Lock lock(set);
+        Entry* const entry = find(set, key);
+        if (entry == nullptr) return false;
+        launched = entry->launched;
+        if (ts < entry->began) ts = entry->began;
+        if (ts < launched.ts) ts = launched.ts;
+        *entry = {0, 0, {}};
+        return true;
+    }
+
+    // In a forked child: the tasks are the parent's, and whoever held a lock is not there.
+    void clear_after_fork() noexcept {
+        Set* const sets = sets_.load(std::memory_order_relaxed);
+        if (sets != nullptr)
+            mmap(sets, sizeof(Set) * kSets, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
+
+private:
+    static constexpr u32 kSets = 1u << 13, kPlaces = 7;
+    struct Entry {
+        u64 key;  // 0: free
+        u64 began;
+        Launched launched;
+    };
+    struct alignas(64) Set {
+        std::atomic<bool> locked;
+        Entry entries[kPlaces];
+    };
+    class Lock {
+    public:
+        explicit Lock(Set& set) noexcept : set_(set) {
+            while (set_.locked.exchange(true, std::memory_order_acquire)) sched_yield();
+        }
+        ~Lock() { set_.locked.store(false, std::memory_order_release); }
+        Lock(const Lock&) = delete;
+        Lock& operator=(const Lock&) = delete;
+
+    private:
+        Set& set_;
+    };
+
+    Set& set_of(u64 key) const noexcept { return sets_.load(std::memory_order_acquire)[mix64(key) % kSets]; }
+    static Entry* find(Set& set, u64 key) noexcept {
+        for (Entry& entry : set.entries)
+            if (entry.key == key) return &entry;
+        return nullptr;
+    }
+
+    std::atomic<Set*> sets_;
+};
+
+}  // namespace memscope
