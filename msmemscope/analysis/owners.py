@@ -1,4 +1,4 @@
-"""Who owns a block, as far as the allocation itself says: a framework's pool, or the part of CANN that asked the driver.
+"""Who owns a block, as far as the allocation itself says: a framework's pool, or the part of CANN that asked.
 
 In: pool and, for driver memory, the driver's flag word (record.h, MALLOC attr). Out: upstream's owner texts, levels
 joined by "@", and what else the flag word says.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
 # Bits 56-63 of the flag word: the CANN component that asked (the driver's enumeration of module ids).
-MODULES = (
+_NAMES = (
     "SLOG IDEDD IDEDH HCCL FMK HIAIENGINE DVPP RUNTIME CCE HDC DRV MDCFUSION MDCLOCATION MDCPERCEPTION MDCFSM "
     "MDCCOMMON MDCMONITOR MDCBSWP MDCDEFAULT MDCSC MDCPNC MLL DEVMM KERNEL LIBMEDIA CCECPU ASCENDDK ROS HCCP ROCE "
     "TEFUSION PROFILING DP APP TS TSDUMP AICPU LP TDT FE MD MB ME IMU IMP GE MDCFUSA CAMERA ASCENDCL TEEOS ISP SIS "
     "HSM DSS PROCMGR BBOX AIVECTOR TBE FV MDCMAP TUNE HSS FFTS OP UDF HICAID TSYNC AUDIO TPRT ASCENDCKERNEL ASYS "
     "ATRACE RTC SYSMONITOR AML"
-).split()
+)
+MODULES = tuple(_NAMES.split())
 
 _MODULE_SHIFT = 56
 HUGE_PAGES = 1 << 17  # 2 MiB
