@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from msmemscope.tables import Frame
 
 LEAK = "leak"
+OUT_OF_MEMORY = "out_of_memory"
 TOO_FEW_STEPS = "too_few_steps"
 
 # A file of a run may be anything by the time a report is made; a source file is not larger than this.
@@ -35,7 +36,7 @@ class Finding:
     """
 
     kind: str
-    """What was found: "leak", or a note such as "too_few_steps"."""
+    """What was found: "leak", "out_of_memory", or a note such as "too_few_steps"."""
     severity: str
     """One of "error", "warning", "info"."""
     confidence: float

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
+from msmemscope.analysis.oom import OomOptions, find_out_of_memory
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -33,7 +35,8 @@ class Analyzer:
 
 
 _ANALYZERS: dict[str, Analyzer] = {
-    analyzer.name: analyzer for analyzer in (Analyzer("leaks", LeakOptions, find_leaks),)
+    analyzer.name: analyzer
+    for analyzer in (Analyzer("leaks", LeakOptions, find_leaks), Analyzer("oom", OomOptions, find_out_of_memory))
 }
 
 
@@ -57,5 +60,9 @@ def get_analyzer_config(name: str) -> dict[str, Any]:
 
 
 def analyze(tracked: Tracked, stack: StackOf, **arguments: Any) -> list[Finding]:
-    """Runs all analyses; `arguments` (such as capacity) go to each."""
-    return [finding for entry in _ANALYZERS.values() for finding in entry.run(tracked, stack, **arguments)]
+    """Runs all analyses, each with those of `arguments` (capacity, incidents, ...) that it knows."""
+    found: list[Finding] = []
+    for entry in _ANALYZERS.values():
+        known = signature(entry.run).parameters
+        found += entry.run(tracked, stack, **{name: value for name, value in arguments.items() if name in known})
+    return found

@@ -5,8 +5,8 @@ In: a run. Out: `Analysis`. Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from msmemscope._kernel import BlockTracker
@@ -20,7 +20,10 @@ from msmemscope.analysis.blocks import (
     track,
 )
 from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.incidents import Incidents, find_incidents
 from msmemscope.analysis.leaks import find_leaks
+from msmemscope.analysis.oom import DeviceUse, find_out_of_memory
+from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect.settings import Config
 from msmemscope.report.summary import Summary, summarise
 from msmemscope.tables import Run
@@ -37,6 +40,7 @@ class Analysis:
     tracked: Tracked
     summary: Summary
     leaked: Table  # columns of Tracked.live: blocks that were alive when the last complete step ended
+    incidents: Incidents = field(default_factory=Incidents)  # of running out of memory
 
 
 def analyse(
@@ -50,14 +54,29 @@ def analyse(
             progress("following the blocks", done, max(total, done))
 
     tracked = track(run, progress=tell)
-    findings: Sequence[Finding] = ()
-    look = "leaks" in config_of(run, config).active_analysis
+    findings: list[Finding] = []
+    active = config_of(run, config).active_analysis
+    look = "leaks" in active
     if look:
-        findings = find_leaks(tracked, run.stack, capacity=capacity(run))
-    summary = summarise(run, tracked, findings, leaks_looked_for=look)
+        findings += find_leaks(tracked, run.stack, capacity=capacity(run))
+    # That memory ran out is a fact and not a matter of taste: only `--analysis none` does not want to hear of it.
+    incidents = find_incidents(run) if active else Incidents()
+    findings += find_out_of_memory(
+        tracked,
+        run.stack,
+        incidents=incidents.found,
+        text=run.string,
+        use_at=UsageIndex(run).at if incidents.found else _unknown,
+        leaks=findings,
+    )
+    summary = summarise(run, tracked, findings, leaks_looked_for=look, left_out_incidents=incidents.left_out)
     # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
     leaked = alive_at_last_step(run, tracked) if summary.leaks else tracked.live
-    return Analysis(run, tracked, summary, leaked)
+    return Analysis(run, tracked, summary, leaked, incidents)
+
+
+def _unknown(*_: object) -> DeviceUse:
+    return DeviceUse()
 
 
 def alive_at_last_step(run: Run, tracked: Tracked) -> Table:

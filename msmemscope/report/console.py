@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,8 @@ MIB = 1 << 20
 _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
 _DEVICES = 8  # with a block of their own in upstream's part
+_INCIDENTS = 4  # of running out of memory
+_ALIVE = 5  # lines of what was alive then
 _BLOCKS = 4  # lines of leaked blocks per device
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
@@ -95,12 +97,14 @@ def print_text(text: str, stream: IO[str] | None = None) -> None:
 
 _STYLES = (
     ("LEAK", "bold red"),
+    ("OUT OF MEMORY", "bold red"),
     ("====== ERROR", "red"),
     ("====== SUMMARY", "red"),
     ("No leak", "bold green"),
     ("Lost", "yellow"),
     ("Doubtful", "yellow"),
     ("Missing", "yellow"),
+    ("Not seen", "yellow"),
     ("Note", "yellow"),
     ("==", "bold"),
     ("msMemScope", "bold"),
@@ -143,16 +147,31 @@ def _job(summary: Summary) -> Section:
     if summary.doubtful:
         what = ", ".join(f"{kind} {n:,}" for kind, n in sorted(summary.doubtful.items()))
         lines.append(f"Doubtful: {what}")
+    if summary.not_seen:
+        lines.append("Not seen: " + "; ".join(f"{printable(text)} ({_few(who)})" for text, who in summary.not_seen))
     return Section(
         title=f"msMemScope {printable(summary.run)}: {printable(summary.program) or 'unknown program'}",
         lines=tuple(lines),
     )
 
 
+def _few(names: Sequence[str]) -> str:
+    """ "rank 0, rank 1 and 6 more"."""
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
 # --- findings -----------------------------------------------------------------------------------------------------
 
 
 def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
+    ran_out = [finding for finding in summary.out_of_memory if rank is None or rank in finding.ranks]
+    for number, finding in enumerate(ran_out[: None if rank is not None else _INCIDENTS], 1):
+        tone = "bad" if finding.severity == "error" else "doubt"
+        yield Section(title=f"OUT OF MEMORY {number}  {finding.sentence}", lines=tuple(_memory(finding)), tone=tone)
+    hidden = len(ran_out) - _INCIDENTS if rank is None else 0
+    if hidden > 0 or summary.left_out_incidents:
+        more = max(hidden, 0) + summary.left_out_incidents
+        yield Section(title=f"Note: out of memory {more:,} more times: cluster/summary.json", tone="doubt")
     leaks = [finding for finding in summary.leaks if rank is None or rank in finding.ranks]
     if leaks:
         for number, finding in enumerate(leaks, 1):
@@ -188,6 +207,29 @@ def _excerpt(finding: Finding) -> Iterator[str]:
         yield f"    {finding.advice}"
 
 
+def _memory(finding: Finding) -> Iterator[str]:
+    """Who asked, what was alive, what was free."""
+    yield from _excerpt(replace(finding, advice=""))
+    evidence = finding.evidence
+    calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
+    yield f"    {len(evidence['failures'])} failed calls: {printable(calls)}"
+    for row in evidence["alive"][:_ALIVE]:
+        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"] or row["owner"]
+        blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
+        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {row['pool']}"
+        yield f"    {alive}: {printable(place or 'no stack')}"
+    for pool in evidence["pools"]:
+        if pool["free"]:
+            piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
+            reserved = format_bytes(pool["reserved"])
+            yield f"    {format_bytes(pool['free']):>9} free in {pool['pool']} of {reserved}{piece}"
+    if evidence["others_bytes"]:
+        device = f"{format_bytes(evidence['device_used'])} used of {format_bytes(evidence['device_total'] or 0)}"
+        yield f"    {format_bytes(evidence['others_bytes']):>9} held by others; the device: {device}"
+    if finding.advice:
+        yield f"    {finding.advice}"
+
+
 def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
     leaks = analysis.summary.leaks
@@ -199,6 +241,11 @@ def _verdict(analysis: Analysis) -> Section:
         verdict = "nothing can be said about leaks"
     else:
         verdict = "no leak found"
+    failed = [finding for finding in analysis.summary.out_of_memory if finding.severity == "error"]
+    if failed:
+        where = f" at {Path(failed[0].file).name}:{failed[0].line}" if failed[0].file else ""
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        verdict = f"{_who(failed[0])} ran out of memory{where}{more}; {verdict}"
     return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path.resolve()}",))
 
 

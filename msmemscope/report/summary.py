@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding, device_name, fold_ranks, pool_name
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -65,11 +65,18 @@ class Summary:
     holdings: tuple[Holding, ...]
     findings: tuple[Finding, ...] = field(default=())
     leaks_looked_for: bool = True  # not under --steps, nor with an --analysis that leaves it out
+    not_seen: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what sources could not see, and who says so
+    left_out_incidents: int = 0  # of running out of memory, beyond those that findings tell of
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
-        """Findings that accuse a line, worst first."""
-        return tuple(f for f in self.findings if not f.is_note)
+        """Lines that keep memory, worst first."""
+        return tuple(f for f in self.findings if f.kind == LEAK and not f.is_note)
+
+    @property
+    def out_of_memory(self) -> tuple[Finding, ...]:
+        """Lines that asked for memory that was not there; those that got it after all come last."""
+        return tuple(f for f in self.findings if f.kind == OUT_OF_MEMORY)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
@@ -100,6 +107,9 @@ class Summary:
             "losses": self.losses,
             "anomalies": self.anomalies,
             "leaks_looked_for": self.leaks_looked_for,
+            "not_seen": [{"text": text, "processes": list(who)} for text, who in self.not_seen],
+            "out_of_memory": len(self.out_of_memory),
+            "left_out_incidents": self.left_out_incidents,
             "leaks": len(self.leaks),
             "leaked_bytes": sum(f.bytes for f in self.leaks),
             "findings": [finding_as_json(finding) for finding in self.findings],
@@ -134,7 +144,14 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding], *, leaks_looked_for: bool = True) -> Summary:
+def summarise(
+    run: Run,
+    tracked: Tracked,
+    findings: Sequence[Finding],
+    *,
+    leaks_looked_for: bool = True,
+    left_out_incidents: int = 0,
+) -> Summary:
     """Pure: the same run and findings give the same summary."""
     info = run.info
     processes = run.processes
@@ -160,7 +177,24 @@ def summarise(run: Run, tracked: Tracked, findings: Sequence[Finding], *, leaks_
         holdings=tuple(_holdings(tracked, findings)),
         findings=tuple(findings),
         leaks_looked_for=leaks_looked_for,
+        not_seen=_not_seen(run),
+        left_out_incidents=left_out_incidents,
     )
+
+
+def _not_seen(run: Run) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What the sources of the processes could not see: "<source>: <what>", and whose; the same text once."""
+    found: dict[str, list[str]] = {}
+    for process in run.processes:
+        who = f"rank {process.rank}" if process.rank is not None else f"pid {process.pid}"
+        for source, what in sorted(process.not_seen.items()):
+            names = found.setdefault(f"{source}: {what}", [])
+            if who not in names:
+                names.append(who)
+    facts = run.info.get("usage")
+    if isinstance(facts, Mapping) and facts.get("cards"):
+        found.setdefault(f"dcmi: {facts['cards']}", []).append("the agent")
+    return tuple((text, tuple(who)) for text, who in found.items())
 
 
 def _program(program: Any) -> str:
@@ -222,7 +256,9 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
         growth = int(end[window[-1]] - end[window[0]]) if len(window) else 0
         span = int(step[window[-1]] - step[window[0]]) if len(window) else 0
         name = None if rank < 0 else rank
-        leaks = [f for f in findings if not f.is_note and f.pool == pool_name(pool) and _concerns(f, name)]
+        leaks = [
+            f for f in findings if f.kind == LEAK and not f.is_note and f.pool == pool_name(pool) and _concerns(f, name)
+        ]
         yield Holding(
             rank=name,
             attempt=attempt,

@@ -20,6 +20,11 @@ constexpr std::size_t kAhead = 8;
 
 bool has(u8 flags, Flag flag) noexcept { return (flags & static_cast<u8>(flag)) != 0; }
 
+// Where a block stands in its pool's map. A handle of physical memory is no address, though it may equal one; no
+// address of a process has the top bit.
+constexpr u64 kHandleBit = u64{1} << 63;
+u64 place_of(u64 ptr, u8 flags) noexcept { return has(flags, Flag::HANDLE) ? ptr | kHandleBit : ptr; }
+
 constexpr const char* kAnomalyText[kAnomalies] = {
 #define X(name, text, meaning) text,
     MEMSCOPE_ANOMALIES(X)
@@ -48,9 +53,12 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
     for (std::size_t row = 0; row < events.n; ++row) {
         const u8 kind = events.kind[row];
         const u32 step = events.step[row];
-        // A device's clock, even converted, may lie before or after the events around it.
-        if (!has(events.flags[row], Flag::DEVICE_TIME)) process.last_ts = std::max(process.last_ts, events.ts[row]);
+        // A device's clock, even converted, may lie before or after the events around it, and what happened while
+        // recording was off comes later than its time: neither says when a step began.
+        const bool timely = !has(events.flags[row], Flag::DEVICE_TIME) && !has(events.flags[row], Flag::SHADOW);
+        if (timely) process.last_ts = std::max(process.last_ts, events.ts[row]);
         if (!process.started) start(process, step, process.last_ts);
+        if (timely && !process.clocked) begin_clock(process, events.ts[row]);
         if (step > process.step) close_steps(process, step, process.last_ts);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
@@ -100,17 +108,19 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
         process.count(Anomaly::BAD_SIZE);
         size = 0;
     }
-    Block& block = pool.blocks.claim(events.ptr[row]);
+    const u64 place = place_of(events.ptr[row], events.flags[row]);
+    Block& block = pool.blocks.claim(place);
     if (block.id != 0) {
-        process.count(Anomaly::DOUBLE_MALLOC, block.size);
+        // A workspace is registered again with every new size, and nobody unregisters it in between.
+        if (pool.pool != static_cast<u8>(Pool::PTA_WORKSPACE)) process.count(Anomaly::DOUBLE_MALLOC, block.size);
         outcome.ended_id = block.id;
         outcome.ended_size = block.size;
         end_block(process, pool, block);
     } else if (pool.ordered != nullptr) {
-        pool.ordered->insert(events.ptr[row]);
+        pool.ordered->insert(place);
     }
 
-    block.ptr = events.ptr[row];
+    block.ptr = place;
     block.id = ++process.allocs;
     block.size = size;
     block.ts = events.ts[row];
@@ -145,7 +155,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
 
 void BlockTracker::on_free(Process& process, PoolState& pool, const EventColumns& events, std::size_t row,
                            Outcome& outcome) {
-    const u64 ptr = events.ptr[row];
+    const u64 ptr = place_of(events.ptr[row], events.flags[row]);
     const i64 said = events.size[row];  // 0 and below: the allocator did not say
     const Block* block = pool.blocks.find(ptr);
     if (block == nullptr) {
@@ -281,6 +291,13 @@ void BlockTracker::start(Process& process, u32 step, u64 ts) {
     process.started = true;
     process.first_step = process.step = step;
     process.first_ts = process.step_start_ts = ts;
+}
+
+// What began before any event could tell the time begins with the first that can.
+void BlockTracker::begin_clock(Process& process, u64 ts) {
+    process.clocked = true;
+    process.first_ts = process.step_start_ts = ts;
+    for (const u32 index : process.pools) pools_[index]->open.start_ts = ts;
 }
 
 BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noexcept {
@@ -526,7 +543,7 @@ LiveTable BlockTracker::live() const {
             table.device_type.push_back(pool->device_type);
             table.device.push_back(pool->device);
             table.pool.push_back(pool->pool);
-            table.ptr.push_back(block->ptr);
+            table.ptr.push_back(block->ptr & ~kHandleBit);
             table.size.push_back(block->size);
             table.stack_py.push_back(site.stack_py);
             table.stack_c.push_back(site.stack_c);

@@ -4,11 +4,14 @@
 // any time. Nothing here knows files or Python; module/kernel.cpp binds it.
 //
 //   key     a block is (process, device type, device, pool, address). The same address in another pool is another
-//           block: the driver's segment and the framework's first block in it start at the same place.
+//           block: the driver's segment and the framework's first block in it start at the same place. So is a
+//           handle of physical memory that happens to equal an address.
 //   site    (process, device type, device, pool, Python stack, native stack): who allocates.
 //   step    an event carries the number of step boundaries its rank had seen. The first event of a process with a
 //           greater number closes the current step and all in between. An event with a smaller number comes from a
 //           thread that was late; it counts to the current step, so that a closed step never changes.
+//   shadow  a block from before recording began comes when recording comes on, with its true time: it is alive from
+//           there on, counts as an allocation of that step, and says nothing about when a step began.
 //
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
 // a site without a stack (anomaly folded_site). Steps: 112 bytes per step and pool. Points (what a site held at the
@@ -51,7 +54,8 @@ namespace memscope {
 
 // What anomalies() counts. name, text, meaning with the meaning of its bytes
 #define MEMSCOPE_ANOMALIES(X)                                                                                    \
-    X(DOUBLE_MALLOC, "double_malloc", "MALLOC of a live address; the old block ends [its size]")                 \
+    X(DOUBLE_MALLOC, "double_malloc",                                                                            \
+      "MALLOC of a live address; the old block ends (no fault of a workspace) [its size]")                       \
     X(UNKNOWN_FREE, "unknown_free", "FREE of an address that is not live [the event's size]")                    \
     X(INHERITED_FREE, "inherited_free", "the same in a process with a parent: the parent's block, most likely")  \
     X(OTHER_THREAD_FREE, "other_thread_free", "FREE by another thread than the MALLOC; no fault [its size]")     \
@@ -197,6 +201,7 @@ private:
         u32 id = 0;
         i64 parent = -1;
         bool started = false;
+        bool clocked = false;  // an event has told the time
         u32 first_step = 0, step = 0;
         u64 events = 0, allocs = 0;
         u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0;
@@ -232,6 +237,7 @@ private:
     void mark_dirty(Process& process, Site& site, u32 id);
 
     void start(Process& process, u32 step, u64 ts);
+    void begin_clock(Process& process, u64 ts);
     void close_steps(Process& process, u32 next, u64 ts);
     void write_points(Process& process);
     void finish_cell(Process& process);

@@ -61,6 +61,7 @@ class FakeRun:
         self.path = path
         self.info: dict[str, Any] = {}
         self.skipped: list[str] = []
+        self.samples: list[dict[str, Any]] = []  # of memory use; see sample()
         self.strings: dict[int, str] = {}
         self.stacks: dict[int, tuple[Frame, ...]] = {}
         self._events: dict[int, list[dict[str, int]]] = {p.ring: [] for p in processes}
@@ -90,7 +91,11 @@ class FakeRun:
         self.add(Kind.FREE, ts, ptr=ptr, size=size, **(_HOST | fields))
 
     def usage(self) -> pa.Table:
-        return USAGE_SCHEMA.empty_table()
+        return pa.Table.from_pylist(self.samples, USAGE_SCHEMA)
+
+    def sample(self, ts: int, device: str, ring: int = 1, **figures: int | None) -> None:
+        """figures: used, total, process_used, rss."""
+        self.samples.append({"ts": ts, "device": device, "ring": ring, **figures})
 
     def string(self, key: int) -> str:
         return self.strings.get(key, "" if key == 0 else "unknown")
@@ -156,6 +161,7 @@ class FakeRun:
         entries = [
             asdict(p) | {"ring": f"{p.ring:016x}", "parent_ring": f"{p.parent_ring:016x}"} for p in self.processes
         ]
+        pq.write_table(self.usage(), path / "usage.parquet")
         info = {"schema": 1, "session": "f00d", "version": "27.0.0", "finished": True, "exit_status": 0}
         (path / "run.json").write_text(json.dumps(info | {"processes": entries} | self.info))
         return path

@@ -776,3 +776,46 @@ def test_levels_carry_forward_and_start_at_zero() -> None:
     empty = blocks.tracked(tracker_of(), [process(1)])
     assert empty.levels([], [1, 2]).shape == (0, 2)
     assert empty.last_complete_step == {}
+
+
+def test_a_workspace_is_registered_again_without_fault() -> None:
+    """torch_npu registers the same workspace with every new size; other pools do not do that."""
+    npu = {"device_type": DeviceType.NPU, "device": 0}
+    again = [malloc(64, 100, pool=Pool.PTA_WORKSPACE, **npu), malloc(64, 300, pool=Pool.PTA_WORKSPACE, **npu)]
+    tracker = tracker_of(*again, malloc(64, 10, pool=Pool.PTA, **npu), malloc(64, 20, pool=Pool.PTA, **npu))
+    assert rows(tracker.live(), "pool", "size") == [(Pool.PTA_WORKSPACE, 300), (Pool.PTA, 20)]
+    assert rows(tracker.anomalies(), "kind", "count", "bytes") == [("double_malloc", 1, 10)]
+
+
+def test_a_handle_is_no_address() -> None:
+    hal = {"pool": Pool.HAL, "device_type": DeviceType.NPU, "device": 0}
+    tracker = tracker_of(malloc(64, 100, **hal), malloc(64, 30, flags=Flag.HANDLE, **hal))
+    feed(tracker, [Event(Kind.ACCESS, 70, 4, **hal)])
+    known = feed(tracker, [Event(Kind.ACCESS, 70, 4, **hal)], enrich=True)
+    assert known["allocation_id"].tolist() == [1]
+    assert rows(tracker.live(), "ptr", "size", "flags") == [(64, 100, 0), (64, 30, int(Flag.HANDLE))]
+    feed(tracker, [free(64, flags=Flag.HANDLE, **hal)])
+    assert rows(tracker.live(), "ptr", "size") == [(64, 100)]
+    known = feed(tracker, [Event(Kind.ACCESS, 163, 1, **hal), Event(Kind.ACCESS, 164, 1, **hal)], enrich=True)
+    assert known["allocation_id"].tolist() == [1, 0]
+    assert rows(tracker.anomalies()) == []
+
+
+def test_blocks_from_before_recording_began() -> None:
+    """They come with recording, in step 3, with times from before it; no step begins or ends at such a time."""
+    tracker = tracker_of(
+        malloc(64, 100, step=3, ts=50, flags=Flag.SHADOW, stack_py=0),
+        malloc(128, 10, step=3, ts=20, flags=Flag.SHADOW, stack_py=0),
+        malloc(192, 1, step=3, ts=1000),
+        Event(Kind.STEP, step=4, ts=1500),
+        free(128, step=4, ts=1600),
+        free(64, step=4, ts=1400, flags=Flag.SHADOW),
+        malloc(64, 7, step=4, ts=1450, flags=Flag.SHADOW, stack_py=0),
+    )
+    assert rows(tracker.steps(), "step", "start_ts", "end_ts", "end_bytes", "allocs") == [
+        (3, 1000, 1500, 111, 3),
+        (4, 1500, 1600, 8, 1),
+    ]
+    assert rows(tracker.processes(), "first_ts", "last_ts", "step") == [(1000, 1600, 4)]
+    assert rows(tracker.live(), "ptr", "size", "ts") == [(192, 1, 1000), (64, 7, 1450)]
+    assert rows(tracker.anomalies()) == []

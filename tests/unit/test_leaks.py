@@ -690,7 +690,7 @@ def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):
 
 
 def test_registry():
-    assert list_analyzers() == ["leaks"]
+    assert list_analyzers() == ["leaks", "oom"]
     assert get_analyzer_config("leaks") == {
         "config_class": "LeakOptions",
         "parameters": ["min_bytes_per_step", "min_steps"],

@@ -1,0 +1,234 @@
+"""Gathers a run's out-of-memory incidents, with what was alive at each.
+
+In: the events of a run. Out: `Incident`s. One failing allocation fails several times before its program hears of it: a
+driver is asked for huge pages and then for small ones, by a pool that then empties its cache and asks again (torch on
+Ascend: four driver failures, ACL's errors and torch's own). So the failures of one thread are one incident, as long as
+they follow each other within RETRY_NS and no allocation of the thread succeeded in between. What was alive is taken at
+the first failure, by replaying the ring up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, rows_by_ring
+from msmemscope.analysis.segments import Layout, Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Process, Run
+
+RETRY_NS = 2_000_000_000
+MAX_INCIDENTS = 100  # with what was alive; a program that catches the error and goes on may have thousands
+_KINDS = (Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.STEP)
+_COLUMNS = tuple(dict.fromkeys([*TRACKER_COLUMNS, "used", "attr", "name", "aux"]))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One request that failed. ts: CLOCK_MONOTONIC ns."""
+
+    ts: int
+    name: int  # string id of the function
+    size: int
+    code: int
+    pool: int
+    stack_py: int
+    stack_c: int
+    used: int  # of the whole device, for a driver's failure; of the pool otherwise; -1 unknown
+    total: int
+
+
+@dataclass
+class Incident:
+    """Failures of one thread that belong together, and what was alive at the first.
+
+    alive: rows of the tracker's `live` table on the device, no byte twice, with the columns
+    `segment_allocation_id` and `attr` (the driver's flag word, 0 for blocks of other pools).
+    """
+
+    process: Process
+    tid: int
+    device_type: int
+    device: int
+    step: int
+    failures: list[Failure] = field(default_factory=list)
+    recovered: bool = False  # an allocation as large succeeded in the same thread right after
+    alive: Table = field(default_factory=dict)
+    spaces: tuple[PoolSpace, ...] = ()
+    pool_totals: dict[int, int] = field(default_factory=dict)  # pool -> reserved, as the pool itself says
+    driver_bytes: int = 0  # the process's own memory from the driver on the device
+
+    @property
+    def asked(self) -> int:
+        """Bytes: the largest request of the retries."""
+        return max(failure.size for failure in self.failures)
+
+    @property
+    def first(self) -> Failure:
+        return self.failures[0]
+
+    def newest(self, top: int) -> np.ndarray[Any, Any]:
+        """Rows of `alive`, newest first."""
+        return np.lexsort((self.alive["allocation_id"], self.alive["ts"]))[::-1][:top]
+
+    def largest(self, top: int) -> np.ndarray[Any, Any]:
+        """Rows of `alive`, largest first, of equal ones the oldest."""
+        return np.lexsort((self.alive["allocation_id"], -self.alive["size"]))[:top]
+
+
+@dataclass(frozen=True)
+class Incidents:
+    """All of a run, in order of rank and time. left_out: more than MAX_INCIDENTS of one process."""
+
+    found: tuple[Incident, ...] = ()
+    left_out: int = 0
+
+
+def find_incidents(run: Run) -> Incidents:
+    """Looks for failures; only the processes that have any are replayed."""
+    wanted = {
+        ring
+        for batch in run.events(columns=["ring"], kinds=(Kind.OOM,))
+        for ring, _ in rows_by_ring(batch.column(batch.schema.get_field_index("ring")))
+    }
+    replays = {process.ring: _Replay(process) for process in run.processes if process.ring in wanted}
+    for ring, columns in _events(run, replays) if replays else ():
+        replays[ring].push(columns)
+    found = [incident for replay in replays.values() for incident in replay.finish()]
+    found.sort(key=lambda one: (-1 if one.process.rank is None else one.process.rank, one.first.ts, one.process.ring))
+    return Incidents(tuple(found), sum(replay.left_out for replay in replays.values()))
+
+
+def _events(run: Run, replays: dict[int, _Replay]) -> Iterator[tuple[int, Table]]:
+    for batch in run.events(columns=[*_COLUMNS, "ring"], kinds=_KINDS):
+        columns = event_columns(batch, _COLUMNS)
+        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            if ring in replays:
+                yield ring, {name: column[rows] for name, column in columns.items()}
+
+
+class _Replay:
+    """One process's events up to each failure."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._tracker = BlockTracker(max_points=1_000)
+        self._tracker.add_process(0)
+        self._mappings = Mappings()
+        self._flag_words: dict[int, int] = {}  # allocation id of a driver's block -> its flag word
+        self._open: dict[int, Incident] = {}  # tid -> the incident that its next failure may belong to
+        self._found: list[Incident] = []
+        self.left_out = 0
+
+    def push(self, columns: Table) -> None:
+        failed = np.flatnonzero((columns["kind"] == Kind.OOM) & (columns["aux"] == 0))
+        begin = 0
+        for row in failed.tolist():
+            self._follow({name: column[begin:row] for name, column in columns.items()})
+            self._fail(columns, row)
+            begin = row + 1
+        self._follow({name: column[begin:] for name, column in columns.items()})
+
+    def finish(self) -> list[Incident]:
+        return self._found
+
+    def _follow(self, columns: Table) -> None:
+        n = len(columns["kind"])
+        if not n:
+            return
+        self._mappings.take(columns)
+        for tid in list(self._open):
+            self._look_for_success(self._open[tid], columns)
+        read: dict[str, Any] = {name: np.ascontiguousarray(columns[name]) for name in TRACKER_COLUMNS}
+        known = self._tracker.feed(0, n, read, True)
+        assert known is not None
+        ids = known["allocation_id"]
+        driver = (columns["pool"] == Pool.HAL) & (ids != 0)
+        for row in np.flatnonzero(driver & (columns["kind"] == Kind.MALLOC)).tolist():
+            self._flag_words[int(ids[row])] = int(columns["attr"][row])
+        for row in np.flatnonzero(driver & (columns["kind"] == Kind.FREE)).tolist():
+            self._flag_words.pop(int(ids[row]), None)
+
+    def _look_for_success(self, incident: Incident, columns: Table) -> None:
+        # Physical memory comes in pieces: some may succeed in each of the attempts that fail as a whole.
+        mine = (
+            (columns["kind"] == Kind.MALLOC)
+            & (columns["tid"] == incident.tid)
+            & (columns["flags"] & (Flag.HANDLE | Flag.SHADOW) == 0)
+            & (columns["device_type"] != DeviceType.CPU if incident.device_type != DeviceType.CPU else True)
+        )
+        rows = np.flatnonzero(mine)
+        if not len(rows):
+            return
+        in_time = columns["ts"][rows[0]] <= incident.failures[-1].ts + RETRY_NS
+        incident.recovered = bool(in_time and columns["size"][rows[0]] >= min(f.size for f in incident.failures))
+        del self._open[incident.tid]
+
+    def _fail(self, columns: Table, row: int) -> None:
+        one = {name: int(column[row]) for name, column in columns.items()}
+        failure = Failure(
+            one["ts"],
+            one["name"],
+            one["size"],
+            one["attr"],
+            one["pool"],
+            one["stack_py"],
+            one["stack_c"],
+            one["used"],
+            one["total"],
+        )
+        incident = self._open.get(one["tid"])
+        place = (one["device_type"], one["device"])
+        if incident is not None and one["ts"] <= incident.failures[-1].ts + RETRY_NS and _same(incident, place):
+            incident.failures.append(failure)
+            if incident.device < 0:
+                incident.device_type, incident.device = place
+            return
+        incident = Incident(self._process, one["tid"], *place, one["step"], [failure])
+        self._open[one["tid"]] = incident
+        if len(self._found) == MAX_INCIDENTS:
+            self.left_out += 1
+            return
+        self._describe(incident)
+        self._found.append(incident)
+
+    def _describe(self, incident: Incident) -> None:
+        live = self._tracker.live()
+        layout = lay_out(live, {0: self._mappings})
+        keep = counted_once(live, layout) & _here(live, incident)
+        incident.alive = {name: column[keep] for name, column in live.items()}
+        incident.alive["segment_allocation_id"] = layout.segment_allocation_id[keep]
+        ids = incident.alive["allocation_id"].tolist()
+        incident.alive["attr"] = np.array([self._flag_words.get(id, 0) for id in ids], np.uint64)
+        driver = _here(live, incident) & np.isin(live["pool"], (Pool.HAL, Pool.CUDA_DRIVER))
+        incident.driver_bytes = int(live["size"][driver].sum())
+        incident.spaces = _spaces(layout, incident)
+        steps = self._tracker.steps()
+        for at in np.flatnonzero(~steps["complete"] & (steps["end_reserved"] >= 0)).tolist():
+            if (steps["device_type"][at], steps["device"][at]) == (incident.device_type, incident.device):
+                incident.pool_totals[int(steps["pool"][at])] = int(steps["end_reserved"][at])
+
+
+def _same(incident: Incident, place: tuple[int, int]) -> bool:
+    """A framework's own error may not say which device it was."""
+    return incident.device < 0 or place[1] < 0 or place == (incident.device_type, incident.device)
+
+
+def _here(live: Table, incident: Incident) -> np.ndarray[Any, Any]:
+    if incident.device < 0 and incident.device_type != DeviceType.CPU:
+        return np.asarray(live["device_type"] != DeviceType.CPU)
+    return np.asarray((live["device_type"] == incident.device_type) & (live["device"] == incident.device))
+
+
+def _spaces(layout: Layout, incident: Incident) -> tuple[PoolSpace, ...]:
+    return tuple(
+        space
+        for space in layout.pools
+        if (space.device_type, space.device) == (incident.device_type, incident.device) or incident.device < 0
+    )

@@ -1,0 +1,320 @@
+"""Out of memory: what was asked for and by whom, what was alive, and what would help.
+
+In: incidents (incidents.py), the frames of stacks, leaks already found, and the samples of memory use. Out: findings of
+the kind OUT_OF_MEMORY, one for each line that asked, over all ranks.
+
+evidence:
+    text            the sentence
+    incidents       how many, over all ranks; per_rank: rank ("-" for none) -> {step, device, bytes asked, incidents}
+    recovered       the program got its memory at the next attempt
+    failures        of the first incident, in order: {function, code, bytes, pool}
+    alive           of the first incident, by line and pool, largest first: {file, line, function, pool, owner, bytes,
+                    blocks}; "before recording began" instead of a line for blocks from then
+    alive_bytes, alive_blocks
+    pools           {pool, used, reserved, free, largest_free}; reserved as the pool says, else as its segments say
+    device_used, device_total, others_bytes   null where nobody says
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msmemscope.analysis.findings import (
+    LEAK,
+    OUT_OF_MEMORY,
+    Finding,
+    device_name,
+    fold_ranks,
+    format_bytes,
+    pool_name,
+    scope_of,
+    source_line,
+)
+from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.incidents import Failure, Incident
+from msmemscope.analysis.owners import owner_of
+from msmemscope.vocabulary import DeviceType, Flag, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
+    from msmemscope.tables import Frame
+
+BEFORE = "before recording began"
+_CONFIGURATION = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
+
+
+@dataclass(frozen=True)
+class OomOptions:
+    """How much of what was alive is told."""
+
+    lines: int = 10
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """The newest sample of a device at a time. Bytes; None: not known."""
+
+    used: int | None = None
+    total: int | None = None
+    process_used: int | None = None
+
+
+StackOf = Callable[[int], "Sequence[Frame]"]
+UseAt = Callable[[int, str, int], DeviceUse]  # ring, device, CLOCK_MONOTONIC ns
+
+
+def find_out_of_memory(
+    tracked: Tracked,
+    stack: StackOf,
+    *,
+    incidents: Sequence[Incident] = (),
+    text: Callable[[int], str] = str,
+    use_at: UseAt = lambda *_: DeviceUse(),
+    leaks: Sequence[Finding] = (),
+    options: OomOptions | None = None,
+) -> list[Finding]:
+    """One finding for each line that ran out of memory, those that ended in failure first. text: of a string id."""
+    options = options or OomOptions()
+    groups: dict[tuple[Any, ...], list[Incident]] = {}
+    for incident in incidents:
+        frame = _line(_site(incident, stack))
+        key = (frame.file, frame.line) if frame else ("", 0)
+        groups.setdefault((incident.recovered, *key), []).append(incident)
+    job = sorted({process.rank for process in tracked.processes if process.rank is not None})
+    found = [_finding(group, job, stack, text, use_at, leaks, options) for group in groups.values()]
+    return sorted(found, key=lambda one: (one.severity != "error", one.first_step, one.file, one.line))
+
+
+def _finding(
+    group: Sequence[Incident],
+    job: Sequence[int],
+    stack: StackOf,
+    text: Callable[[int], str],
+    use_at: UseAt,
+    leaks: Sequence[Finding],
+    options: OomOptions,
+) -> Finding:
+    first = group[0]
+    site = _site(first, stack)
+    frame = _line(site)
+    device = device_name(first.device_type, first.device)
+    use = _use(first, use_at(first.process.ring, device, first.first.ts))
+    alive = _alive(first, stack)
+    pools = _pools(first)
+    ranks = tuple(sorted({one.process.rank for one in group if one.process.rank is not None}))
+    others = _others(first, use)
+    evidence: dict[str, Any] = {
+        "incidents": len(group),
+        "recovered": first.recovered,
+        "failures": [_failure(failure, text) for failure in first.failures],
+        "alive": alive[: options.lines],
+        "alive_bytes": int(first.alive["size"].sum()),
+        "alive_blocks": len(first.alive["size"]),
+        "pools": pools,
+        "device_used": use.used,
+        "device_total": use.total,
+        "others_bytes": others,
+        "per_rank": _per_rank(group),
+    }
+    finding = Finding(
+        kind=OUT_OF_MEMORY,
+        severity="warning" if first.recovered else "error",
+        confidence=1.0,
+        ranks=ranks,
+        scope=scope_of(ranks, job),
+        device=device,
+        pool=pool_name(first.first.pool),
+        first_step=min(one.step for one in group),
+        last_step=max(one.step for one in group),
+        bytes=first.asked,
+        bytes_per_step=0.0,
+        blocks=evidence["alive_blocks"],
+        site=site,
+        file=frame.file if frame else "",
+        line=frame.line if frame else 0,
+        function=frame.function if frame else "",
+        evidence=evidence,
+        advice=_advice(first, use, others, pools, alive, leaks),
+    )
+    evidence["text"] = _sentence(finding, first)
+    return finding
+
+
+# --- what was alive ---------------------------------------------------------------------------------------------
+
+
+def _alive(incident: Incident, stack: StackOf) -> list[dict[str, Any]]:
+    """Live bytes by the user's line and pool, largest first."""
+    live = incident.alive
+    totals: dict[tuple[str, int, str, str, str], list[int]] = {}
+    shadow = (live["flags"] & Flag.SHADOW) != 0
+    pools, modules = live["pool"].astype(np.uint64), live["attr"] >> np.uint64(56)
+    keys = np.stack([live["stack_py"], live["stack_c"], pools, shadow.astype(np.uint64), modules], 1)
+    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    sizes = np.bincount(inverse.reshape(-1), weights=live["size"], minlength=len(distinct))
+    counts = np.bincount(inverse.reshape(-1), minlength=len(distinct))
+    for (python, native, pool, before, module), size, count in zip(distinct.tolist(), sizes, counts, strict=True):
+        frame = _line(tuple(stack(python) or stack(native)))
+        place = (frame.file, frame.line, frame.function) if frame else ("", 0, BEFORE if before else "")
+        entry = totals.setdefault((*place, pool_name(pool), owner_of(pool, incident.device_type, module << 56)), [0, 0])
+        entry[0] += int(size)
+        entry[1] += int(count)
+    names = ("file", "line", "function", "pool", "owner")
+    rows = [
+        dict(zip(names, key, strict=True)) | {"bytes": size, "blocks": count} for key, (size, count) in totals.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["bytes"], row["file"], row["line"]))
+
+
+def _pools(incident: Incident) -> list[dict[str, Any]]:
+    """What each framework's pool had on the device, and what of it was free."""
+    live = incident.alive
+    rows = []
+    for pool in np.unique(live["pool"][~np.isin(live["pool"], (Pool.HAL, Pool.CUDA_DRIVER))]).tolist():
+        used = int(live["size"][live["pool"] == pool].sum())
+        space = next((space for space in incident.spaces if space.pool == pool), None)
+        reserved = incident.pool_totals.get(pool, space.reserved if space else None)
+        rows.append(
+            {
+                "pool": pool_name(pool),
+                "used": used,
+                "reserved": reserved,
+                "free": max(reserved - used, 0) if reserved is not None else None,
+                "largest_free": space.largest_free if space and space.segments else None,
+            }
+        )
+    return rows
+
+
+def _use(incident: Incident, sampled: DeviceUse) -> DeviceUse:
+    """What a driver said at the failure itself comes before a sample."""
+    for failure in incident.failures:
+        if failure.pool in (Pool.HAL, Pool.CUDA_DRIVER) and failure.total > 0:
+            return DeviceUse(failure.used if failure.used >= 0 else sampled.used, failure.total, sampled.process_used)
+    return sampled
+
+
+def _others(incident: Incident, use: DeviceUse) -> int | None:
+    """Bytes of the device that are not this process's."""
+    if use.used is None or incident.device_type == DeviceType.CPU:
+        return None
+    own = max(incident.driver_bytes, use.process_used or 0)
+    return max(use.used - own, 0)
+
+
+def _failure(failure: Failure, text: Callable[[int], str]) -> dict[str, Any]:
+    return {
+        "function": text(failure.name),
+        "code": failure.code,
+        "bytes": failure.size,
+        "pool": pool_name(failure.pool),
+    }
+
+
+def _per_rank(group: Iterable[Incident]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for one in group:
+        rank = "-" if one.process.rank is None else str(one.process.rank)
+        entry = found.setdefault(
+            rank,
+            {
+                "step": one.step,
+                "device": device_name(one.device_type, one.device),
+                "asked_bytes": one.asked,
+                "incidents": 0,
+            },
+        )
+        entry["incidents"] += 1
+    return found
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _sentence(finding: Finding, first: Incident) -> str:
+    evidence = finding.evidence
+    count = len(finding.ranks)
+    who = "The program" if not count else f"Rank{'' if count == 1 else 's'} {fold_ranks(finding.ranks)}"
+    did = "was out of memory and got it at the next attempt" if first.recovered else "ran out of memory"
+    parts = [f"{who} {did} on {finding.device or 'a device'} in step {first.step:,}"]
+    parts.append(f"{format_bytes(first.asked)} asked for at {finding.where}")
+    if finding.evidence["alive_blocks"]:
+        alive = f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} blocks were alive"
+        top = evidence["alive"][0]
+        parts.append(f"{alive}, most of it {format_bytes(top['bytes'])} from {_place(top)}")
+    free = sum(pool["free"] or 0 for pool in evidence["pools"])
+    if free:
+        parts.append(f"{format_bytes(free)} were cached by the pool and free")
+    if evidence["incidents"] > 1:
+        parts.append(f"{evidence['incidents']:,} times in all")
+    return "; ".join(parts) + "."
+
+
+def _advice(
+    incident: Incident,
+    use: DeviceUse,
+    others: int | None,
+    pools: Sequence[Mapping[str, Any]],
+    alive: Sequence[Mapping[str, Any]],
+    leaks: Sequence[Finding],
+) -> str:
+    """The first that applies of: a leak, a request larger than the card, fragmentation, other processes, one line."""
+    rank = incident.process.rank
+    for leak in leaks:
+        concerns = rank in leak.ranks if rank is not None else not leak.ranks
+        if leak.kind == LEAK and concerns and _devices_alike(leak, incident):
+            return (
+                f"Mend the leak at {Path(leak.file).name}:{leak.line} first: it keeps "
+                f"{format_bytes(leak.bytes_per_step)} per step."
+            )
+    if use.total and incident.asked > use.total:
+        return (
+            f"The request alone is larger than the device ({format_bytes(use.total)}): look at the tensor's shape, "
+            "split it or shard it over ranks."
+        )
+    free = max((pool["free"] or 0 for pool in pools), default=0)
+    if free >= incident.asked:
+        largest = max((pool["largest_free"] or 0 for pool in pools), default=0)
+        piece = f", the largest piece {format_bytes(largest)}" if largest else ""
+        variable = _CONFIGURATION.get(DeviceType(incident.device_type))
+        cure = f": set {variable}=expandable_segments:True" if variable else ""
+        return f"The pool is fragmented: {format_bytes(free)} of it are free{piece}{cure}."
+    if others is not None and use.total and others >= use.total // 10:
+        return (
+            f"{format_bytes(others)} of the device are held by others than this process's own allocations: look for "
+            "another process on the card."
+        )
+    if use.total and incident.asked > use.total // 2:
+        return f"One tensor of {format_bytes(incident.asked)} takes more than half of the device: split it."
+    if alive:
+        return f"Hold less at {_place(alive[0])}: {format_bytes(alive[0]['bytes'])} in {alive[0]['blocks']:,} blocks."
+    return ""
+
+
+def _devices_alike(leak: Finding, incident: Incident) -> bool:
+    return leak.device.partition(":")[0] == device_name(incident.device_type, -1)
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    if not row["file"]:
+        return str(row["function"] or row["owner"] or "an unknown line")
+    place = f"{Path(row['file']).name}:{row['line']}"
+    source = source_line(row["file"], row["line"])
+    return f"{place} `{source}`" if source else place
+
+
+def _site(incident: Incident, stack: StackOf) -> tuple[Frame, ...]:
+    """The stack of the request: Python's of the first failure that has one, else the native one."""
+    for failure in incident.failures:
+        if frames := tuple(stack(failure.stack_py)):
+            return frames
+    return next((tuple(stack(failure.stack_c)) for failure in incident.failures if stack(failure.stack_c)), ())
+
+
+def _line(frames: Sequence[Frame]) -> Frame | None:
+    return frames[user_index(frames)] if frames else None

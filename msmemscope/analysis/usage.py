@@ -1,0 +1,55 @@
+"""The newest sample of memory use at a time.
+
+In: a run's usage table. Out: for a process, a device and times, what was known then. A figure counts from its own time
+on; before the first sample nothing is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.oom import DeviceUse
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Run
+
+_FIGURES = ("used", "total", "process_used")
+UNKNOWN = -1
+
+
+class UsageIndex:
+    """Samples by ring and device, in order of time. About 32 bytes of memory per sample."""
+
+    def __init__(self, run: Run) -> None:
+        table = run.usage()
+        self._series: dict[tuple[int, str], tuple[npt.NDArray[np.uint64], dict[str, npt.NDArray[np.int64]]]] = {}
+        if not table.num_rows:
+            return
+        names = table["device"].combine_chunks().dictionary_encode()
+        devices, codes = names.dictionary.to_pylist(), names.indices.to_numpy(zero_copy_only=False)
+        rings, ts = table["ring"].to_numpy(), table["ts"].to_numpy()
+        figures = {name: table[name].fill_null(UNKNOWN).to_numpy() for name in _FIGURES}
+        order = np.lexsort((ts, codes, rings))
+        changes = np.flatnonzero((np.diff(rings[order]) != 0) | (np.diff(codes[order]) != 0)) + 1
+        for rows in np.split(order, changes):
+            series = ts[rows], {name: values[rows] for name, values in figures.items()}
+            self._series[int(rings[rows[0]]), devices[codes[rows[0]]]] = series
+
+    def at_times(self, ring: int, device: str, ts: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.int64]]:
+        """used, total and process_used at each time (CLOCK_MONOTONIC ns), UNKNOWN where nothing is known."""
+        series = self._series.get((ring, device))
+        if series is None:
+            return {name: np.full(len(ts), UNKNOWN, np.int64) for name in _FIGURES}
+        times, figures = series
+        at = np.searchsorted(times, ts, side="right") - 1
+        return {name: np.where(at >= 0, values[np.maximum(at, 0)], UNKNOWN) for name, values in figures.items()}
+
+    def at(self, ring: int, device: str, ts: int) -> DeviceUse:
+        """The same for one time."""
+        found = {
+            name: int(values[0]) for name, values in self.at_times(ring, device, np.array([ts], np.uint64)).items()
+        }
+        return DeviceUse(**{name: None if value == UNKNOWN else value for name, value in found.items()})

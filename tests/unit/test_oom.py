@@ -1,0 +1,269 @@
+"""Out of memory: failures that are one incident, what was alive then, and what is advised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_run import SECOND, FakeRun, frame, process
+
+from msmemscope.analysis.findings import LEAK, Finding
+from msmemscope.analysis.incidents import Incident, find_incidents
+from msmemscope.analysis.oom import BEFORE
+from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.console import plain_text
+from msmemscope.tables import Run
+from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
+
+MIB, GIB = 1 << 20, 1 << 30
+NPU = {"device_type": DeviceType.NPU, "device": 4}
+HAL = NPU | {"pool": Pool.HAL}
+PTA = NPU | {"pool": Pool.PTA}
+DRIVER_CODE, ACL_CODE = 6, 207001
+
+
+class Program:
+    """One rank on NPU 4: two segments of torch's pool, a block of HCCL, host memory, and a thread that fails."""
+
+    def __init__(self, **options: Any) -> None:
+        self.run = FakeRun([process(1, **options)])
+        main = frame("/src/train.py", "<module>", 90)
+        self.weights = self.run.frames(frame("/src/model.py", "build", 12), main)
+        self.batch = self.run.frames(frame("/src/train.py", "load", 30), main)
+        self.asker = self.run.frames(
+            frame("/usr/lib/python3.11/site-packages/torch/functional.py", "matmul", 7),
+            frame("/src/train.py", "forward", 44),
+            main,
+        )
+        self.now = 1000
+        self.event("malloc", 100 * MIB, 20 * MIB, HAL, attr=33 << 56)
+        self.event("malloc", 200 * MIB, 60 * MIB, HAL, attr=33 << 56)
+        self.event("malloc", 300 * MIB, 8 * MIB, HAL, attr=3 << 56)
+        self.event("malloc", 100 * MIB, 12 * MIB, PTA, stack_py=self.weights, total=80 * MIB)
+        self.event("malloc", 200 * MIB, 30 * MIB, PTA, stack_py=self.batch, total=80 * MIB)
+        self.event("malloc", 240 * MIB, 2 * MIB, PTA, stack_py=self.batch, total=80 * MIB)
+        self.run.malloc(self.now, 0x9000, 777)
+
+    def event(self, what: str, ptr: int, size: int, place: dict[str, int], **more: int) -> None:
+        self.now += 10
+        getattr(self.run, what)(self.now, ptr, size, **(place | more))
+
+    def fail(self, function: str, size: int, code: int = DRIVER_CODE, place: dict[str, int] = HAL, **more: int) -> None:
+        self.now += 10
+        name = self.run.text(function)
+        fields = {"tid": 100, "stack_py": self.asker, "step": 3} | place | more
+        self.run.add(Kind.OOM, self.now, size=size, attr=code, name=name, **fields)
+
+    def failing_tensor(self, size: int, **more: int) -> None:
+        """One allocation of torch that fails: huge pages, then small ones, ACL; empty the cache; all that again."""
+        for _ in range(2):
+            self.fail("halMemAlloc", size + 512, **more)
+            self.fail("halMemAlloc", size + 512, **more)
+            self.fail("aclrtMallocAlign32", size + 512, ACL_CODE, **more)
+        self.fail("NPUCachingAllocator", size, ACL_CODE, PTA, **more)
+
+    def incidents(self) -> tuple[Incident, ...]:
+        return find_incidents(self.run).found  # type: ignore[arg-type]
+
+    def finding(self) -> Finding:
+        (finding,) = self.analysis().summary.out_of_memory
+        return finding
+
+    def analysis(self) -> Analysis:
+        return analyse(self.run)  # type: ignore[arg-type]
+
+
+def test_one_failing_tensor_is_one_incident() -> None:
+    program = Program()
+    program.failing_tensor(64 * GIB)
+    (incident,) = program.incidents()
+    assert len(incident.failures) == 7
+    assert incident.asked == 64 * GIB + 512
+    assert (incident.device, incident.step, incident.recovered) == (4, 3, False)
+
+
+def test_what_was_alive_counts_no_byte_twice() -> None:
+    program = Program()
+    program.failing_tensor(64 * GIB)
+    program.event("malloc", 250 * MIB, MIB, PTA)  # later: was not alive then
+    (incident,) = program.incidents()
+    alive = incident.alive
+    # Torch's three blocks, and HCCL's; not the two segments that the blocks lie in, nor host memory.
+    assert sorted(alive["size"].tolist()) == [2 * MIB, 8 * MIB, 12 * MIB, 30 * MIB]
+    assert [alive["size"][row] // MIB for row in incident.largest(2)] == [30, 12]
+    assert [alive["size"][row] // MIB for row in incident.newest(3)] == [2, 30, 12]
+    assert len(incident.newest(100)) == 4
+    assert incident.driver_bytes == 88 * MIB
+    segments = dict(zip((alive["size"] // MIB).tolist(), alive["segment_allocation_id"].tolist(), strict=True))
+    assert segments == {12: 1, 30: 2, 2: 2, 8: 0}
+
+
+@pytest.mark.parametrize(
+    ("between", "incidents"),
+    [
+        (lambda p: None, 1),
+        (lambda p: p.event("malloc", 400 * MIB, GIB, HAL, tid=100), 2),
+        (lambda p: p.event("malloc", 400 * MIB, GIB, HAL, tid=100, flags=Flag.HANDLE), 1),  # a piece of what failed
+        (lambda p: p.event("malloc", 400 * MIB, GIB, HAL, tid=7), 1),  # another thread's luck
+        (lambda p: p.run.malloc(p.now + 1, 0x8000, GIB), 1),  # host memory
+        (lambda p: setattr(p, "now", p.now + 3 * SECOND), 2),
+        (lambda p: setattr(p, "now", p.now + 1 * SECOND), 1),
+    ],
+)
+def test_where_an_incident_ends(between: Any, incidents: int) -> None:
+    program = Program()
+    program.fail("halMemAlloc", GIB)
+    between(program)
+    program.fail("halMemAlloc", GIB)
+    assert len(program.incidents()) == incidents
+
+
+def test_two_threads_are_two_incidents() -> None:
+    program = Program()
+    for tid in (7, 8, 7, 8):
+        program.fail("halMemAlloc", GIB, tid=tid)
+    assert [len(incident.failures) for incident in program.incidents()] == [2, 2]
+
+
+def test_a_framework_that_does_not_know_its_device_joins() -> None:
+    program = Program()
+    program.fail("halMemAlloc", GIB)
+    program.fail("torch", GIB, ACL_CODE, {"device_type": DeviceType.NPU, "device": -1, "pool": Pool.PTA})
+    program.fail("halMemAlloc", GIB, place=HAL | {"device": 5})
+    assert [(one.device, len(one.failures)) for one in program.incidents()] == [(4, 2), (5, 1)]
+
+
+def test_memory_at_the_next_attempt_is_no_error() -> None:
+    program = Program()
+    program.fail("halMemAlloc", 4 * MIB)
+    program.event("malloc", 400 * MIB, 4 * MIB, HAL, tid=100)
+    finding = program.finding()
+    assert finding.severity == "warning"
+    assert "got it at the next attempt" in finding.sentence
+    smaller = Program()
+    smaller.fail("halMemAlloc", 4 * MIB)
+    smaller.event("malloc", 400 * MIB, 2 * MIB, HAL, tid=100)  # the program was content with less
+    assert smaller.finding().severity == "error"
+
+
+def test_the_finding_says_who_what_and_why() -> None:
+    program = Program(rank=3, world_size=8)
+    # The driver said 61 of 64 GiB were used; 88 MiB of them are ours.
+    program.fail("halMemAlloc", 40 * MIB, used=61 * GIB, total=64 * GIB)
+    finding = program.finding()
+    assert (finding.kind, finding.ranks, finding.device, finding.pool) == ("out_of_memory", (3,), "npu:4", "HAL")
+    assert (finding.file, finding.line, finding.bytes, finding.first_step) == ("/src/train.py", 44, 40 * MIB, 3)
+    evidence = finding.evidence
+    assert evidence["failures"] == [{"function": "halMemAlloc", "code": 6, "bytes": 40 * MIB, "pool": "HAL"}]
+    assert [(row["line"], row["pool"], row["owner"], row["bytes"], row["blocks"]) for row in evidence["alive"]] == [
+        (30, "PTA", "PTA", 32 * MIB, 2),
+        (12, "PTA", "PTA", 12 * MIB, 1),
+        (0, "HAL", "CANN@HCCL", 8 * MIB, 1),
+    ]
+    assert evidence["pools"] == [
+        {"pool": "PTA", "used": 44 * MIB, "reserved": 80 * MIB, "free": 36 * MIB, "largest_free": 18 * MIB}
+    ]
+    assert evidence["others_bytes"] == 61 * GIB - 88 * MIB
+    text = finding.sentence
+    for part in ("Rank 3 ran out of memory on npu:4 in step 3", "40 MiB asked for at train.py:44",
+                 "52 MiB in 4 blocks were alive", "32 MiB from train.py:30", "36 MiB were cached"):  # fmt: skip
+        assert part in text
+    assert "another process" in finding.advice
+
+
+def test_advice_names_fragmentation_only_when_enough_is_free() -> None:
+    program = Program()
+    program.fail("halMemAlloc", 36 * MIB, used=2 * GIB, total=64 * GIB)
+    assert "expandable_segments:True" in program.finding().advice
+    assert "largest piece 18 MiB" in program.finding().advice
+    program = Program()
+    program.fail("halMemAlloc", 36 * MIB + 1, used=2 * GIB, total=64 * GIB)
+    assert program.finding().advice.startswith("Hold less at train.py:30")
+
+
+def test_advice_on_one_tensor_too_large() -> None:
+    program = Program()
+    program.failing_tensor(200 * GIB, used=2 * GIB, total=64 * GIB)
+    assert "larger than the device" in program.finding().advice
+    program = Program()
+    program.failing_tensor(40 * GIB, used=2 * GIB, total=64 * GIB)
+    assert "more than half" in program.finding().advice
+
+
+def test_advice_names_the_leak_of_the_same_rank() -> None:
+    program = Program()
+    loop = program.run.frames(frame("/src/train.py", "<module>", 90))
+    for step in range(24):
+        program.event("malloc", (1000 + step) * MIB, 65536, PTA, stack_py=program.weights, step=step)
+        program.run.add(Kind.STEP, program.now + 5, step=step + 1, attr=step + 1, stack_py=loop)
+    program.fail("halMemAlloc", 40 * MIB, step=24)
+    finding = program.finding()
+    assert finding.advice == "Mend the leak at model.py:12 first: it keeps 64 KiB per step."
+    leaks = program.analysis().summary.leaks
+    assert [leak.kind for leak in leaks] == [LEAK]
+
+
+def test_samples_tell_what_the_driver_did_not() -> None:
+    program = Program()
+    program.run.sample(program.now - 5, "npu:4", used=30 * GIB, total=64 * GIB, process_used=10 * GIB)
+    program.fail("halMemAlloc", 40 * MIB)
+    program.run.sample(program.now + 5, "npu:4", used=31 * GIB, total=64 * GIB, process_used=1 * GIB)
+    evidence = program.finding().evidence
+    assert (evidence["device_used"], evidence["others_bytes"]) == (30 * GIB, 20 * GIB)
+
+
+def test_blocks_from_before_recording_have_no_line() -> None:
+    program = Program()
+    program.event("malloc", 210 * MIB, 0, PTA)  # nothing
+    program.event("malloc", 232 * MIB, 5 * MIB, PTA, flags=Flag.SHADOW)
+    program.fail("halMemAlloc", 40 * MIB)
+    rows = program.finding().evidence["alive"]
+    assert [row["bytes"] for row in rows if row["function"] == BEFORE] == [5 * MIB]
+
+
+def test_ranks_that_fail_at_the_same_line_are_one_finding() -> None:
+    run = FakeRun([process(ring, rank=ring - 1, world_size=4, pid=100 + ring) for ring in range(1, 5)])
+    asker = run.frames(frame("/src/train.py", "forward", 44))
+    for ring in (1, 2, 4):
+        for time in range(ring):
+            run.add(Kind.OOM, 10 * SECOND * time + ring, ring=ring, size=GIB, attr=6, stack_py=asker, **HAL)
+    (finding,) = analyse(run).summary.out_of_memory  # type: ignore[arg-type]
+    assert finding.ranks == (0, 1, 3)
+    assert {rank: entry["incidents"] for rank, entry in finding.evidence["per_rank"].items()} == {
+        "0": 1,
+        "1": 2,
+        "3": 4,
+    }
+    assert "Ranks 0-1,3 ran out of memory" in finding.sentence
+    assert "7 times in all" in finding.sentence
+
+
+def test_a_program_that_goes_on_and_on_is_bounded() -> None:
+    run = FakeRun([process(1)], batch_rows=1000)
+    for number in range(150):
+        run.add(Kind.OOM, 10 * SECOND * number, size=GIB, attr=6, **HAL)
+    found = find_incidents(run)  # type: ignore[arg-type]
+    assert (len(found.found), found.left_out) == (100, 50)
+
+
+def test_the_console_tells_it_first(tmp_path: Path) -> None:
+    program = Program(rank=0)
+    program.failing_tensor(40 * GIB, used=2 * GIB, total=64 * GIB)
+    run = Run(program.run.save(tmp_path / "run"))
+    text = plain_text(analyse(run))
+    lines = text.splitlines()
+    (at,) = [n for n, line in enumerate(lines) if line.startswith("OUT OF MEMORY 1  Rank 0 ran out of memory")]
+    part = lines[at : lines.index("", at)]
+    assert any("/src/train.py(44): forward" in line for line in part)
+    assert any("7 failed calls: halMemAlloc (code 6), aclrtMallocAlign32 (code 207001)" in line for line in part)
+    alive = "32 MiB alive in 2 blocks of PTA: /src/train.py(30): load"
+    assert any(line.strip() == alive for line in part)
+    assert any("36 MiB free in PTA of 80 MiB, the largest piece 18 MiB" in line for line in part)
+    assert "LEAK" not in text
+    assert [line for line in lines if line][-1].startswith("msMemScope: rank 0 ran out of memory at train.py:44; ")
+    assert analyse(run, {"analysis": []}).summary.out_of_memory == ()
+    summary = analyse(run).summary.as_json()
+    assert (summary["leaks"], summary["out_of_memory"]) == (0, 1)
+    assert np.isclose(summary["findings"][0]["confidence"], 1.0)

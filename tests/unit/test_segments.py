@@ -1,0 +1,118 @@
+"""Which driver segment a block lies in: addresses, handles mapped to addresses, and what is free between blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
+from msmemscope.analysis.segments import Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
+
+MIB = 1 << 20
+NPU = int(DeviceType.NPU)
+
+
+class Card:
+    """Events of one process on NPU 0, through the real tracker."""
+
+    def __init__(self) -> None:
+        self.tracker = BlockTracker()
+        self.tracker.add_process(0)
+        self.mappings = Mappings()
+
+    def event(self, kind: Kind, ptr: int, size: int = 0, pool: Pool = Pool.HAL, **more: int) -> None:
+        values = {"kind": kind, "ptr": ptr, "size": size, "pool": pool, "device_type": NPU, "device": 0, "total": -1}
+        columns = {name: np.array([(values | more).get(name, 0)], dtype=dtype) for name, dtype in EVENT_COLUMNS.items()}
+        self.tracker.feed(0, 1, columns)
+        self.mappings.take(columns)
+
+    def malloc(self, ptr: int, size: int, pool: Pool = Pool.HAL, **more: int) -> None:
+        self.event(Kind.MALLOC, ptr, size, pool, **more)
+
+    def layout(self) -> tuple[dict[str, Any], Any]:
+        live = self.tracker.live()
+        return live, lay_out(live, {0: self.mappings})
+
+
+def test_blocks_in_their_segments() -> None:
+    card = Card()
+    card.malloc(100 * MIB, 20 * MIB)  # 1: half full
+    card.malloc(200 * MIB, 20 * MIB)  # 2: one block in its middle
+    card.malloc(300 * MIB, 8 * MIB, attr=3 << 56)  # 3: HCCL's, no pool's
+    card.malloc(100 * MIB, 4 * MIB, Pool.PTA)  # 4
+    card.malloc(108 * MIB, 6 * MIB, Pool.PTA)  # 5
+    card.malloc(205 * MIB, 1 * MIB, Pool.PTA)  # 6
+    card.malloc(900 * MIB, 1 * MIB, Pool.PTA)  # 7: in no segment that was seen
+    card.malloc(901 * MIB, 1 * MIB, Pool.HAL, device_type=int(DeviceType.CPU), flags=int(Flag.PINNED))  # 8
+    live, layout = card.layout()
+    places = dict(zip(live["allocation_id"].tolist(), layout.segment_allocation_id.tolist(), strict=True))
+    assert places == {1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 2, 7: 0, 8: 0}
+    starts = dict(zip(live["allocation_id"].tolist(), layout.segment_ptr.tolist(), strict=True))
+    assert (starts[5], starts[6], starts[7]) == (100 * MIB, 200 * MIB, 0)
+    columns = [layout.segments[name].tolist() for name in ("allocation_id", "used_bytes", "blocks", "pool")]
+    assert list(zip(*columns, strict=True)) == [
+        (1, 10 * MIB, 2, Pool.PTA),
+        (2, 1 * MIB, 1, Pool.PTA),
+        (3, 0, 0, Pool.NONE),
+    ]
+    # Free: 4 to 8 and 14 to 20 in the first, 0 to 5 and 6 to 20 in the second.
+    assert layout.pools == (PoolSpace(0, NPU, 0, Pool.PTA, 12 * MIB, 2, 40 * MIB, 14 * MIB),)
+    assert sorted(live["allocation_id"][counted_once(live, layout)].tolist()) == [3, 4, 5, 6, 7, 8]
+
+
+def test_handles_are_reached_through_their_mapping() -> None:
+    """Expandable segments: two handles, whose values are no addresses, mapped side by side; a block over both."""
+    card = Card()
+    card.event(Kind.RESERVE, 1000 * MIB, 100 * MIB)
+    for number, handle in enumerate((0x55550000, 1002 * MIB)):  # the second one equals an address in the range
+        card.malloc(handle, 20 * MIB, flags=int(Flag.HANDLE))
+        card.event(Kind.MAP, (1000 + 20 * number) * MIB, 20 * MIB, attr=handle)
+    card.malloc(1010 * MIB, 15 * MIB, Pool.PTA)
+    live, layout = card.layout()
+    assert layout.segment_allocation_id.tolist() == [0, 0, 1]
+    assert layout.segment_ptr.tolist() == [0, 0, 1000 * MIB]
+    assert layout.segments["used_bytes"].tolist() == [10 * MIB, 5 * MIB]
+    assert layout.pools[0].largest_free == 15 * MIB
+    assert counted_once(live, layout).tolist() == [False, False, True]
+
+    card.event(Kind.UNMAP, 1020 * MIB, device=-1)
+    _, layout = card.layout()
+    assert layout.segments["allocation_id"].tolist() == [1]
+    assert layout.pools[0].largest_free == 10 * MIB
+
+
+def test_neighbouring_segments_that_touch_are_one_run_of_free_bytes() -> None:
+    card = Card()
+    for number in range(3):
+        card.malloc((100 + 2 * number) * MIB, 2 * MIB, flags=int(Flag.HANDLE))
+        card.event(Kind.MAP, (500 + 2 * number) * MIB, 2 * MIB, attr=(100 + 2 * number) * MIB)
+    card.malloc(500 * MIB, MIB, Pool.PTA)
+    card.malloc(505 * MIB, MIB, Pool.PTA)
+    card.malloc(502 * MIB, 1, Pool.PTA)
+    _, layout = card.layout()
+    assert layout.pools[0].largest_free == 3 * MIB - 1
+
+
+def test_nothing_alive() -> None:
+    _, layout = Card().layout()
+    assert layout.pools == ()
+    assert len(layout.segment) == 0
+
+
+def test_flag_words_are_decoded() -> None:
+    """The word that torch_npu's pool asks with: device 0, huge pages, module 33."""
+    word = 0x2100000000924400
+    assert module_name(word) == "APP"
+    assert page_type(word) == "huge"
+    assert page_type(word | 1 << 31) == "giant"
+    assert page_type(word & ~(1 << 17)) == "normal"
+    assert owner_of(Pool.HAL, DeviceType.NPU, word) == "CANN@APP"
+    assert owner_of(Pool.HAL, DeviceType.CPU, word) == ""
+    assert owner_of(Pool.HAL, DeviceType.NPU, 200 << 56) == "CANN@UNKNOWN"
+    assert owner_of(Pool.PTA_WORKSPACE, DeviceType.NPU, 0) == "PTA_WORKSPACE"
+    assert owner_of(Pool.CUDA, DeviceType.CUDA, 0) == ""
+    assert (alloc_type(Flag.HANDLE), alloc_type(Flag.PINNED)) == ("create", "alloc")
+    assert [MODULES.index(name) for name in ("HCCL", "RUNTIME", "APP", "GE", "AML")] == [3, 7, 33, 45, 74]
