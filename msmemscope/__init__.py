@@ -1,7 +1,9 @@
 """msMemScope, the distributed edition: what a training or inference job does with its memory, over all ranks.
 
 The Python API of upstream. Inside a rank this package imports nothing but the standard library and _native, and
-starts no thread; the analyses below are imported when they are first used.
+starts no thread; the analyses below are imported when they are first used. From the import of a framework on, blocks
+are remembered, so that those from before start() are known. On an NPU that needs `import msmemscope` before torch_npu's
+first allocation, and nothing in the environment.
 
 >>> import msmemscope
 >>> msmemscope.config(analysis="leaks")   # doctest: +SKIP
@@ -126,3 +128,20 @@ def _say(text: str) -> None:
     import sys
 
     print(f"[msmemscope] {text}", file=sys.stderr)
+
+
+def _is_own_command() -> bool:
+    """`msmemscope ...`, `python -m msmemscope...`: our own processes watch nobody."""
+    import sys
+
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "").split(".")[0] == "msmemscope"
+        if not word.startswith("-"):
+            return word.rpartition("/")[2] == "msmemscope"
+    return False
+
+
+if not _is_own_command():
+    from msmemscope.collect import bootstrap as _bootstrap  # noqa: F401 - it waits for the import of a framework

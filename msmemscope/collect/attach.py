@@ -53,6 +53,7 @@ def _set_up(session: Session) -> None:
         config.python_stack_depth if config.python_stack else 0, config.c_stack_depth if config.c_stack else 0
     )
     _native.install_hooks()
+    _native.remember()
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 

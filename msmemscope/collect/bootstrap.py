@@ -1,8 +1,9 @@
-"""Brings a launched program under watch without touching its code.
+"""Brings a process under watch when it imports a framework, without touching its code.
 
-msmemscope.pth imports this module at the start of every Python process that has MSMEMSCOPE_SESSION. Most of those
-are not worth watching (pip, a compiler driver, an elastic agent), so it only waits for the import of a framework
-and attaches then. A fault here must never show in the program: it is said once on stderr and recording stays off.
+Imported at the start of every Python process that has MSMEMSCOPE_SESSION (msmemscope.pth), and by `import msmemscope`.
+Most of those are not worth watching (pip, a compiler driver, an elastic agent), so it only waits for the import of a
+framework. Then it attaches to the session; without one, blocks are remembered until msmemscope.start(). A fault here
+must never show in the program: it is said once on stderr and recording stays off.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import os
 import sys
 
-FRAMEWORKS = ("torch", "mindspore")
+FRAMEWORKS = ("torch", "torch_npu", "mindspore")
+WITH_MSTX_POOLS = ("torch_npu", "mindspore")
+PRELOAD_VARIABLE = "LD_PRELOAD"
+INJECTION_VARIABLE = "MSTX_INJECTION_PATH"
+SESSION_VARIABLE = "MSMEMSCOPE_SESSION"  # as session.py has it, which is not worth importing yet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -46,7 +51,7 @@ class _AfterImport:
 
 
 class _Loader:
-    """Runs the real loader, then attaches. Everything else is the real loader's."""
+    """Runs the real loader, and then sees to the framework. Everything else is the real loader's."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -62,30 +67,84 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        attach_now()
-
-
-def attach_now() -> None:
-    """Attaches to the session of the environment and starts recording unless the mode is deferred."""
-    try:
-        from msmemscope import _native
-        from msmemscope.collect.attach import attach
-        from msmemscope.collect.session import SESSION_VARIABLE, Session
-
-        session = Session.load(os.environ[SESSION_VARIABLE])
-        attach(session)
-        if session.config.collect_mode == "immediate":
-            _native.start()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the program
-        print(f"[msmemscope] Warning: this process is not watched: {error}", file=sys.stderr)
+        _see_to(module.__name__)
 
 
 def install() -> None:
-    """Waits for a framework; attaches at once when one is already there."""
-    if any(name in sys.modules for name in FRAMEWORKS):
-        attach_now()
-    else:
-        sys.meta_path.insert(0, _AfterImport())
+    """Waits for frameworks; those that are already there are seen to at once."""
+    sys.meta_path.insert(0, _AfterImport())
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            _see_to(name)
 
+
+def _see_to(framework: str) -> None:
+    """The framework has just been imported, and has not allocated yet. Not earlier: while torch_npu is imported it
+    looks into LD_PRELOAD too, and would change how it finds CANN's functions, and say so."""
+    if framework in WITH_MSTX_POOLS:
+        _safely(announce)
+    _safely(arm)
+
+
+def announce() -> None:
+    """Makes torch_npu and MindSpore tell their pools: they do when an entry of LD_PRELOAD resolves to a file of our
+    name, whether or not it was preloaded. They look once, at their first allocation, into the C environment, which
+    os.environ writes through to. Where mstx finds the receiver is said too, since Python loads us RTLD_LOCAL.
+
+    When the library was really preloaded, both are so already and nothing changes.
+    """
+    from msmemscope.collect.session import hook_library
+
+    library = hook_library()
+    tool = os.environ.get(INJECTION_VARIABLE)
+    if tool and os.path.realpath(tool) != os.path.realpath(library):
+        _say(f"{INJECTION_VARIABLE} names {tool}: pools and marks are told to that, and not recorded; unset it")
+    preloaded = os.environ.get(PRELOAD_VARIABLE, "")
+    if library in preloaded.replace(" ", ":").split(":"):
+        return
+    if not os.path.isfile(library) or ":" in library or " " in library:
+        _say(f"pools of torch_npu and MindSpore are not seen: {library} cannot stand in {PRELOAD_VARIABLE}; move it")
+        return
+    # First and with a colon: torch_npu separates at colons alone.
+    os.environ[PRELOAD_VARIABLE] = f"{library}:{preloaded}" if preloaded else library
+    if not tool:
+        os.environ[INJECTION_VARIABLE] = library
+
+
+def arm() -> None:
+    """Attaches to the session of the environment and starts recording unless the mode is deferred; without a session,
+    remembers blocks until msmemscope.start()."""
+    if not os.environ.get(SESSION_VARIABLE):
+        from msmemscope import _native
+
+        _native.install_hooks()
+        _native.remember()
+        return
+    from msmemscope import _native
+    from msmemscope.collect.attach import attach, attached
+    from msmemscope.collect.session import Session
+
+    first = attached() is None
+    session = attached() or Session.load(os.environ[SESSION_VARIABLE])
+    attach(session)
+    if first and session.config.collect_mode == "immediate":
+        _native.start()
+
+
+def _safely(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the program
+        _say(f"this process is not watched: {error}")
+
+
+def _say(text: str) -> None:
+    """Once for each text: torch and torch_npu may meet the same fault."""
+    if text not in _said:
+        _said.add(text)
+        print(f"[msmemscope] Warning: {text}", file=sys.stderr)
+
+
+_said: set[str] = set()
 
 install()

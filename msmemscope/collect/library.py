@@ -12,7 +12,7 @@ import sys
 import time
 
 from msmemscope.collect.config import Config
-from msmemscope.collect.session import SESSION_VARIABLE, Session, start_service
+from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
 
 JOINED = "joined-"  # joined-<pid>-<start>: a process of this session
@@ -60,8 +60,11 @@ def join_or_create(config: Config) -> Session:
         _register(session)  # before its node process looks for somebody alive
         start_service("msmemscope.launchers.node", session.directory)
         break
-    # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth.
-    os.environ[SESSION_VARIABLE] = session.directory
+    # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth. Where the
+    # library is preloaded into them too, it reads the options here, before Python is up.
+    variables = session.environment(distributed=False)
+    del variables["LD_PRELOAD"]
+    os.environ.update(variables)
     return session
 
 

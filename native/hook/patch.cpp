@@ -11,8 +11,8 @@
 namespace memscope {
 namespace {
 
-const HookTable* const kTables[] = {&kC10Hooks,    &kCudartHooks, &kHalHooks, &kAclHooks,
-                                    &kLaunchHooks, &kAtbHooks,    &kMstxHooks};
+const HookTable* const kTables[] = {&kC10Hooks,    &kCudartHooks, &kHalHooks,  &kAclHooks,
+                                    &kLaunchHooks, &kAtbHooks,    &kMstxHooks, &kTorchNpuHooks};
 
 void* watching_dlsym(void* handle, const char* name) noexcept;
 std::atomic<void*> g_dlsym{nullptr};

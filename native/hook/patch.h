@@ -38,7 +38,8 @@ extern const HookTable kHalHooks;     // the Ascend driver
 extern const HookTable kAclHooks;     // AscendCL: life cycle, page-locked memory, requests that failed
 extern const HookTable kLaunchHooks;  // kernel launches of AscendCL and the Ascend runtime
 extern const HookTable kAtbHooks;     // the Ascend Transformer Boost library
-extern const HookTable kMstxHooks;    // streams of AscendCL, whose ids marks carry
+// Streams of AscendCL, whose ids marks carry; requests that torch_npu's pool could not serve.
+extern const HookTable kMstxHooks, kTorchNpuHooks;
 
 // Patches what is loaded now and arms the watch for later objects. Returns the number of slots that hold a
 // replacement afterwards.

@@ -1,5 +1,5 @@
 // What happens when the library is loaded: with LD_PRELOAD it comes into everything a worker starts (shells,
-// compilers, `tail`), so it reads one variable and, when that is set, looks through the loaded objects. A
+// compilers, `tail`), so it reads two variables and, when one is set, looks through the loaded objects. A
 // process that links nothing we watch is left with a patched dlsym and nothing else: no file, no thread, no
 // output. The ring is made by the first event.
 #include <cstdlib>
@@ -17,9 +17,21 @@ unsigned number_or(const char* name, unsigned otherwise) noexcept {
     return text == nullptr || *text == 0 ? otherwise : static_cast<unsigned>(strtoul(text, nullptr, 10));
 }
 
+bool is_set(const char* name) noexcept {
+    const char* text = getenv(name);
+    return text != nullptr && *text != 0;
+}
+
 __attribute__((constructor)) void arm() {
-    const char* session = getenv("MSMEMSCOPE_SESSION");
-    if (session == nullptr || *session == 0 || memscope_set_session(session) != 0) return;
+    if (!is_set("MSMEMSCOPE_SESSION")) {
+        // From a shell that sourced `msmemscope --load-api-env`: the program will make its session itself.
+        if (is_set("MSMEMSCOPE_LIB_PATH")) {
+            install_hooks();
+            memscope_remember();
+        }
+        return;
+    }
+    if (memscope_set_session(getenv("MSMEMSCOPE_SESSION")) != 0) return;
     memscope_set_stack_depth(number_or("MSMEMSCOPE_PYTHON_DEPTH", 0), number_or("MSMEMSCOPE_NATIVE_DEPTH", 0));
     if (const unsigned mib = number_or("MSMEMSCOPE_RING_MIB", 0)) memscope_set_ring_bytes(static_cast<u64>(mib) << 20);
     memscope_set_wait_ns(number_or("MSMEMSCOPE_WAIT_MS", 20) * 1'000'000ull);
