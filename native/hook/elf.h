@@ -21,7 +21,12 @@ public:
     // DT_HASH is searched linearly.
     void* find(const char* name) const noexcept;
 
-    // Calls visit(name, slot) for every GOT slot that is bound by symbol (JUMP_SLOT and GLOB_DAT relocations).
+    // How the loader filled a slot. DATA: an entry of a virtual table or of any other table of functions; unlike a GOT
+    // slot it may belong to a variable that the program has set to something else since.
+    enum class Slot { GOT, DATA };
+
+    // Calls visit(name, slot, how) for every slot that is bound by symbol: JUMP_SLOT and GLOB_DAT relocations, and
+    // absolute ones that mean the symbol itself and no place behind it.
     template <typename Visit>
     void for_each_slot(const Visit& visit) const noexcept {
         const struct {
@@ -32,9 +37,11 @@ public:
             for (u64 i = 0; i < table.bytes / sizeof(ElfW(Rela)); ++i) {
                 const ElfW(Rela) & entry = table.begin[i];
                 const auto type = ELF64_R_TYPE(entry.r_info);
-                if (type != kJumpSlot && type != kGlobDat) continue;
+                const bool is_data = type == kAbsolute && entry.r_addend == 0;
+                if (type != kJumpSlot && type != kGlobDat && !is_data) continue;
                 const ElfW(Sym) & symbol = symbols_[ELF64_R_SYM(entry.r_info)];
-                visit(strings_ + symbol.st_name, reinterpret_cast<void**>(base_ + entry.r_offset));
+                visit(strings_ + symbol.st_name, reinterpret_cast<void**>(base_ + entry.r_offset),
+                      is_data ? Slot::DATA : Slot::GOT);
             }
         }
     }
@@ -52,9 +59,11 @@ private:
 #if defined(__x86_64__)
     static constexpr u32 kJumpSlot = R_X86_64_JUMP_SLOT;
     static constexpr u32 kGlobDat = R_X86_64_GLOB_DAT;
+    static constexpr u32 kAbsolute = R_X86_64_64;
 #elif defined(__aarch64__)
     static constexpr u32 kJumpSlot = R_AARCH64_JUMP_SLOT;
     static constexpr u32 kGlobDat = R_AARCH64_GLOB_DAT;
+    static constexpr u32 kAbsolute = R_AARCH64_ABS64;
 #else
 #error "relocation types of this architecture are not known"
 #endif

@@ -68,11 +68,14 @@ u64 loads_so_far() noexcept {
     return loads.adds + loads.subs;
 }
 
-// Most slots of an object have nothing to do with us: one look at the first two bytes settles that.
-std::atomic<u64> g_beginnings[4];  // a bit for each hash of two first bytes
+// Most slots of an object have nothing to do with us: a look at the first bytes settles that. Ten of them, since a
+// C++ name says little before that.
+std::atomic<u64> g_beginnings[64];  // a bit for each hash of first bytes
 
 u32 beginning_of(const char* name) noexcept {
-    return (static_cast<unsigned char>(name[0]) * 31u + static_cast<unsigned char>(name[1])) & 255;
+    u32 hash = 0;
+    for (u32 i = 0; i < 10 && name[i] != 0; ++i) hash = hash * 31u + static_cast<unsigned char>(name[i]);
+    return (hash ^ hash >> 12) & 4095;
 }
 
 void note_beginnings() noexcept {
@@ -114,20 +117,35 @@ void find_originals() noexcept {
     });
 }
 
+// A call that is bound to another definition than the one we go on to stays as it is: there may be two versions of a
+// library, each RTLD_LOCAL. A slot that still leads into its own object is one that is bound at its first use.
+bool leads_elsewhere(const LoadedObject& object, const Hook& hook, void* const* slot) noexcept {
+    const void* const now = __atomic_load_n(slot, __ATOMIC_RELAXED);
+    const void* const original = hook.original->load(std::memory_order_relaxed);
+    if (now == original || now == hook.replacement || !object.is_relocated(slot)) return false;
+    if (!object.contains(now)) return true;
+    const void* const own = object.find(hook.symbol);
+    return own != nullptr && own != original;
+}
+
 u32 write_replacements() noexcept {
     u32 total = 0;
     memset(slots_of_hook, 0, sizeof slots_of_hook);
     for_each_object([&](const LoadedObject& object) {
-        object.for_each_slot([&](const char* name, void** slot) {
+        object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot how) {
             u32 position = 0;
             const Hook* hook = hook_named(name, position);
-            if (hook == nullptr || hook->original->load(std::memory_order_relaxed) == nullptr) return;
+            const void* const original = hook != nullptr ? hook->original->load(std::memory_order_relaxed) : nullptr;
+            if (original == nullptr) return;
+            const void* const now = __atomic_load_n(slot, __ATOMIC_RELAXED);
+            const bool is_data = how == LoadedObject::Slot::DATA;
+            if (is_data ? now != original && now != hook->replacement : leads_elsewhere(object, *hook, slot)) return;
             if (!object.is_relocated(slot)) {
                 // Another thread is loading this object right now: look again at the next dlsym.
                 g_loads_seen.store(0, std::memory_order_relaxed);
                 return;
             }
-            if (*slot != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
+            if (now != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
             ++slots_of_hook[position];
             ++total;
         });
@@ -183,7 +201,7 @@ void remove_hooks() noexcept {
         sched_yield();
     }
     for_each_object([](const LoadedObject& object) {
-        object.for_each_slot([&](const char* name, void** slot) {
+        object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot) {
             u32 position = 0;
             const Hook* hook = hook_named(name, position);
             if (hook != nullptr && *slot == hook->replacement)
