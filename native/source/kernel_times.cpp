@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <initializer_list>
 #include <cstdlib>
 
 #include "hook/guard.h"

@@ -7,6 +7,7 @@
 #include "source/launch.h"
 
 #include <pthread.h>
+#include <initializer_list>
 
 #include "hook/devices.h"
 #include "hook/guard.h"
