@@ -359,7 +359,8 @@ CASE(threads_record_side_by_side) {
 }
 
 CASE(the_physical_device_is_recorded) {
-    setenv("ASCEND_RT_VISIBLE_DEVICES", "5,3", 1);
+    setenv("NPUSIM_DEVICES", "8", 1);
+    setenv("ASCEND_RT_VISIBLE_DEVICES", "5,6", 1);
     begin(kAll);
     const Library atb;
     Addition addition;
