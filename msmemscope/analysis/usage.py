@@ -38,6 +38,9 @@ class UsageIndex:
             series = ts[rows], {name: values[rows] for name, values in figures.items()}
             self._series[int(rings[rows[0]]), devices[codes[rows[0]]]] = series
 
+    def __len__(self) -> int:
+        return len(self._series)
+
     def at_times(self, ring: int, device: str, ts: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.int64]]:
         """used, total and process_used at each time (CLOCK_MONOTONIC ns), UNKNOWN where nothing is known."""
         series = self._series.get((ring, device))

@@ -15,7 +15,7 @@ What holds in every file, where upstream's did not:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ import numpy as np
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, rows_by_ring
+from msmemscope.analysis.findings import device_name
+from msmemscope.analysis.usage import UsageIndex
 from msmemscope.report.analysed import Progress
 from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
 from msmemscope.report.dump_rows import (
@@ -41,9 +43,10 @@ from msmemscope.report.dump_rows import (
     kind_mask,
     stack_text,
 )
-from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind
+from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.incidents import Incident
     from msmemscope.tables import Process, Run
 
 FORMATS = ("csv", "db")
@@ -53,7 +56,10 @@ EVENTS = ("alloc", "free", "launch", "access")  # the words of --events
 # ring, so neighbours may be swapped; a thread that sleeps in between for longer than this many events gets the
 # time of its neighbour instead.
 _WINDOW = 16_384
+_MOST_HELD = 1 << 20  # rows, while blocks from before recording began are coming in
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
+
+_SAMPLED = {"process_used": "process_used", "device_used": "used", "device_total": "total"}
 
 _KIND_OF_WORD = {
     "alloc": (Kind.MALLOC,),
@@ -70,6 +76,9 @@ class Selection:
     events: frozenset[str] = frozenset(EVENTS)
     steps: frozenset[int] = frozenset()
     stack_depth: int | None = None  # innermost frames per row; None: as recorded
+    owners: bool = False  # MALLOC rows say whose they are
+    launched: bool = False  # recording began with the program, on nobody's call: that START_TRACE has no row
+    oom_top: int = 0  # so many newest and largest blocks below the first failure of an incident
 
     def kinds(self) -> list[int]:
         left_out = {kind for word, kinds in _KIND_OF_WORD.items() if word not in self.events for kind in kinds}
@@ -94,23 +103,36 @@ def write_dumps(
     *,
     file_format: str = "csv",
     selection: Selection | None = None,
+    incidents: Sequence[Incident] = (),
     progress: Progress | None = None,
 ) -> DumpReport:
-    """Writes the files of every process. OSError when the disk is full; nothing half stays behind."""
+    """Writes the files of every process. `incidents`: those whose details `selection.oom_top` asks for. OSError when
+    the disk is full; nothing half stays behind."""
     report = DumpReport()
     selection = selection or Selection()
+    usage = UsageIndex(run)
+    failures = {(one.process.ring, one.first.ts, one.tid): one for one in incidents} if selection.oom_top else {}
     names = directory_names(run.processes)
     wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
     for done, rank in enumerate(wanted):
         if progress:
             progress(f"writing {file_format} files", done, len(wanted))
         tracker = BlockTracker()
-        builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth)
+        builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
         writers: dict[int, _ProcessWriter] = {}
         for index, process in enumerate(p for p in run.processes if p.rank == rank):
             tracker.add_process(index, -1)
             writers[process.ring] = _ProcessWriter(
-                process, index, tracker, builder, out / names[process.ring], file_format, selection, report
+                process,
+                index,
+                tracker,
+                builder,
+                out / names[process.ring],
+                file_format,
+                selection,
+                report,
+                usage,
+                {key[1:]: one for key, one in failures.items() if key[0] == process.ring},
             )
         try:
             for ring, columns in events_of_rank(run, rank):
@@ -188,7 +210,9 @@ class Chronology:
     def push(self, columns: Columns) -> Columns | None:
         held = self._sorted(columns)
         ready = len(held["ts"]) - self._window
-        if ready <= 0:
+        # Blocks from before recording began come in one burst, in no order, with times long past.
+        late = bool(((columns["flags"] & Flag.SHADOW != 0) & (columns["kind"] == Kind.MALLOC)).any())
+        if ready <= 0 or (late and len(held["ts"]) < _MOST_HELD):
             self._held = held
             return None
         self._held = {name: column[ready:] for name, column in held.items()}
@@ -221,6 +245,8 @@ class _ProcessWriter:
         file_format: str,
         selection: Selection,
         report: DumpReport,
+        usage: UsageIndex,
+        incidents: Mapping[tuple[int, int], Incident],
     ) -> None:
         self._process = process
         self._index = index
@@ -230,6 +256,9 @@ class _ProcessWriter:
         self._format = file_format
         self._selection = selection
         self._report = report
+        self._usage = usage
+        self._incidents = incidents  # by time and thread of their first failure
+        self._start_unseen = selection.launched
         self._kinds = kind_mask(selection.kinds())
         self._steps = np.array(sorted(selection.steps), np.uint32)
         self._chronology = Chronology()
@@ -242,7 +271,7 @@ class _ProcessWriter:
         self._stamp = _stamp((process.created_ns + process.wall_offset_ns) // 1_000_000_000)
 
     def push(self, columns: Columns) -> None:
-        columns = self._chosen_steps(columns)
+        columns = self._without_start(self._chosen_steps(columns))
         for start in range(0, len(columns["ts"]), _ROWS_AT_ONCE):
             self._take(self._chronology.push(_cut(columns, start, start + _ROWS_AT_ONCE)))
 
@@ -264,8 +293,11 @@ class _ProcessWriter:
             file.discard()
 
     def _chosen_steps(self, columns: Columns) -> Columns:
-        """Drops what lies outside the selected steps, but no FREE: without it `used` would grow for ever."""
+        """Drops what has no row, and what lies outside the selected steps, but no FREE: without it `used` would grow
+        for ever."""
         keep = IS_DUMPED[columns["kind"]]
+        # Upstream has a STEP row for msmemscope.step() only; its other steps are seen by their mstx ranges.
+        keep &= (columns["kind"] != Kind.STEP) | (columns["aux"] == StepSource.API)
         if len(self._steps):
             inside = np.isin(columns["step"], self._steps)
             free = columns["kind"] == Kind.FREE
@@ -275,6 +307,20 @@ class _ProcessWriter:
                 "flags": np.where(free & ~inside, columns["flags"] | np.uint8(Flag.SYNTHETIC), columns["flags"]),
             }
         return columns if keep.all() else {name: column[keep] for name, column in columns.items()}
+
+    def _without_start(self, columns: Columns) -> Columns:
+        """Leaves out the START_TRACE of a recording that began with the program, as upstream does. After a
+        STOP_TRACE, START_TRACE is somebody's call."""
+        if not self._start_unseen:
+            return columns
+        system = columns["kind"] == Kind.SYSTEM
+        rows = np.flatnonzero(system & np.isin(columns["aux"], (SystemEvent.START_TRACE, SystemEvent.STOP_TRACE)))
+        if not len(rows):
+            return columns
+        self._start_unseen = False
+        if columns["aux"][rows[0]] != SystemEvent.START_TRACE:
+            return columns
+        return {name: np.delete(column, rows[0]) for name, column in columns.items()}
 
     def _take(self, columns: Columns | None) -> None:
         """Asks the tracker which blocks the events belong to, and writes them."""
@@ -290,6 +336,7 @@ class _ProcessWriter:
             unknown = (rows["kind"] == Kind.FREE) & (rows["allocation_id"] == 0)
             self._report.unknown_frees += int(unknown.sum())
             rows = self._with_frees_of_replaced_blocks(rows, known)
+            rows = self._with_blocks_of_incidents(rows)
             keep = (rows["kind"] != Kind.FREE) | (rows["allocation_id"] != 0)
             self._write(rows if keep.all() else {name: column[keep] for name, column in rows.items()})
 
@@ -302,7 +349,8 @@ class _ProcessWriter:
         at = np.flatnonzero(known["ended_id"])
         if not len(at):
             return rows
-        self._report.replaced_blocks += len(at)
+        # A workspace that is registered again ends its old block: nothing is amiss.
+        self._report.replaced_blocks += int(np.count_nonzero(rows["pool"][at] != Pool.PTA_WORKSPACE))
         new = {name: np.insert(column, at, column[at]) for name, column in rows.items()}
         place = at + np.arange(len(at))  # of the new rows, each before the MALLOC that took the address
         new["kind"][place] = Kind.FREE
@@ -314,11 +362,37 @@ class _ProcessWriter:
             new[name][place] = 0
         return new
 
+    def _with_blocks_of_incidents(self, rows: Columns) -> Columns:
+        """Behind the first failure of an incident: the newest and then the largest blocks that were alive."""
+        if not self._incidents:
+            return rows
+        pieces, begin = [], 0
+        for at in np.flatnonzero((rows["kind"] == Kind.OOM) & (rows["aux"] == 0)).tolist():
+            incident = self._incidents.get((int(rows["ts"][at]), int(rows["tid"][at])))
+            if incident is not None:
+                pieces += [_cut(rows, begin, at + 1), self._blocks_of(incident, _cut(rows, at, at + 1))]
+                begin = at + 1
+        if not pieces:
+            return rows
+        pieces.append(_cut(rows, begin, len(rows["ts"])))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in rows}
+
+    def _blocks_of(self, incident: Incident, failure: Columns) -> Columns:
+        top = self._selection.oom_top
+        newest, largest = incident.newest(top), incident.largest(top)
+        chosen = np.concatenate([newest, largest])
+        columns = {name: np.repeat(column, len(chosen)) for name, column in failure.items()}
+        columns["aux"] = np.repeat(np.array([1, 2], columns["aux"].dtype), [len(newest), len(largest)])
+        for name in ("ptr", "size", "pool", "stack_py", "stack_c"):
+            columns[name] = incident.alive[name][chosen].astype(columns[name].dtype)
+        columns["attr"] = (incident.alive["ts"][chosen] + np.uint64(self._process.wall_offset_ns)).astype(np.uint64)
+        return columns
+
     def _write(self, rows: Columns) -> None:
         """Times, running sums and ids; then every file its rows."""
         if not len(rows["ts"]):
             return
-        rows = dict(rows)
+        rows = {**rows, **self._samples(rows)}
         rows["ts"] = self._later_and_later(rows["ts"])
         homes = self._homes(rows)
         rows["used"], rows["pool_live"] = self._running_sums(rows, homes)
@@ -351,6 +425,20 @@ class _ProcessWriter:
         file = open_dump(directory / f"memscope_dump_{self._stamp}.{self._format}", self._format)
         self._files[home] = file
         return file
+
+    def _samples(self, rows: Columns) -> Columns:
+        """process_used, device_used and device_total of every row, -1 where no sample says them."""
+        found = {name: np.full(len(rows["ts"]), -1, np.int64) for name in _SAMPLED}
+        codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) + 1)
+        for code in distinct_codes(codes)[0] if len(self._usage) else ():
+            at = np.flatnonzero(codes == code)
+            device = device_name(code >> 16, (code & 0xFFFF) - 1)
+            use = self._usage.at_times(self._process.ring, device, rows["ts"][at])
+            for name, source in _SAMPLED.items():
+                # The node's memory is not a card's: of the host only the process's own is told.
+                if device != CPU or name == "process_used":
+                    found[name][at] = use[source]
+        return found
 
     def _later_and_later(self, ts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Wall clock; every row at least one nanosecond after the one before."""

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES, owner_of
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, SystemEvent
 
 COLUMNS = (
@@ -139,16 +140,22 @@ Dialect = CsvDialect | JsonDialect
 class RowBuilder:
     """Turns event columns into Rows. Keeps the texts it made, up to a limit, because stacks repeat endlessly."""
 
-    def __init__(self, lookup: Lookup, dialect: Dialect, *, stack_depth: int | None = None) -> None:
-        """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty."""
+    def __init__(
+        self, lookup: Lookup, dialect: Dialect, *, stack_depth: int | None = None, owners: bool = False
+    ) -> None:
+        """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty. `owners`:
+        MALLOC rows say whose they are."""
         self._lookup = lookup
         self._dialect = dialect
         self._depth = stack_depth
+        self._owners = owners
         self._stacks: dict[int, str] = {}
         self._stack_chars = 0
 
     def rows(self, columns: Columns, *, pid: int, home: str) -> Rows:
-        """`columns`: EVENT_COLUMNS with `ts` as wall clock, and id, allocation_id, used, pool_live (int64).
+        """`columns`: EVENT_COLUMNS with `ts` as wall clock, and id, allocation_id, used, pool_live (int64), and of the
+        newest sample at that time process_used, device_used, device_total (-1: not known). OOM rows of blocks that were
+        alive have in `attr` the wall clock of their allocation.
 
         `home` is the Device Id of the file, shown on rows that belong to the process rather than to a device.
         """
@@ -194,6 +201,8 @@ class RowBuilder:
         total = np.where(cpu_tensor, columns["pool_live"], columns["total"])
         has_total = (total >= 0) & ~np.isin(columns["pool"], (Pool.HAL, Pool.CUDA_DRIVER))
         shadow = columns["flags"] & (Flag.SYNTHETIC | Flag.SHADOW) != 0
+        malloc = columns["kind"] == Kind.MALLOC
+        driver = malloc & (columns["pool"] == Pool.HAL) & (columns["device_type"] == DeviceType.NPU)
         attrs = self._attrs(
             [
                 ("allocation_id", _numbers(columns["allocation_id"])),
@@ -202,7 +211,10 @@ class RowBuilder:
                 ("pinned", _where(pinned, "true")),
                 ("used", _numbers(columns["used"])),
                 ("total", _numbers(total, has_total)),
+                *_sampled(columns, ~shadow),
                 ("shadow", _where(shadow, "true")),
+                *([("owner", _owner_texts(columns, malloc))] if self._owners else []),
+                *_driver_words(columns, driver),
             ]
         )
         events = _pick(("MALLOC", "FREE"), columns["kind"] == Kind.FREE)
@@ -270,15 +282,17 @@ class RowBuilder:
     def snapshots(self, columns: Columns) -> tuple[Texts, ...]:
         n = len(columns["kind"])
         reserved, allocated = columns["total"], columns["used"]
-        rates = [f"{100 * a / r:.6f}" if r > 0 else "0.000000" for a, r in zip(allocated, reserved, strict=True)]
+        total, free = columns["device_total"], columns["attr"].astype(np.int64)
         attrs = self._attrs(
             [
                 ("reserved", _numbers(reserved)),
                 ("max_reserved", _numbers(columns["size"])),
                 ("allocated", _numbers(allocated)),
                 ("max_allocated", _numbers(columns["ptr"])),
-                ("free", _numbers(columns["attr"])),
-                ("reserved_rate", _texts(rates)),
+                ("total", _numbers(total, total >= 0)),
+                ("free", _numbers(free)),
+                ("device_rate", _rates(total - free, total, total >= 0)),
+                ("reserved_rate", _rates(allocated, reserved)),
             ]
         )
         return (
@@ -295,13 +309,19 @@ class RowBuilder:
         trigger = what == 0
         functions = self._spread(columns["name"], self._dialect.value)
         triggers = self._attrs(
-            [("func", functions), ("req_size", _numbers(columns["size"])), ("ret", _numbers(columns["attr"]))]
+            [
+                ("func", functions),
+                ("req_size", _numbers(columns["size"])),
+                ("flag", _numbers(columns["ptr"], columns["ptr"] != 0)),
+                ("ret", _numbers(columns["attr"])),
+            ]
         )
         blocks = self._attrs(
             [
                 ("pool", _event_types(columns)),
                 ("ptr", _hex(columns["ptr"])),
                 ("size", _numbers(columns["size"])),
+                ("timestamp", _numbers(columns["attr"])),
             ]
         )
         return (
@@ -466,6 +486,43 @@ def _device_cells(columns: Columns, home: str) -> Texts:
     types, devices = columns["device_type"].astype(np.int64), columns["device"].astype(np.int64)
     codes = np.where(columns["kind"] == Kind.STEP, -1, types << 16 | (devices + 1))
     return _by_code(codes, lambda code: home if code < 0 else device_id(code >> 16, (code & 0xFFFF) - 1))
+
+
+def _sampled(columns: Columns, timely: np.ndarray[Any, Any]) -> list[Piece]:
+    """process_used and device_used where a sample says them; rows made up or late have no time for one."""
+    pieces: list[Piece] = []
+    for name in ("process_used", "device_used"):
+        known = timely & (columns[name] >= 0)
+        if known.any():
+            pieces.append((name, _numbers(columns[name], known)))
+    return pieces
+
+
+def _owner_texts(columns: Columns, malloc: np.ndarray[Any, Any]) -> Texts:
+    """Null where nobody is the owner, and on other rows than MALLOC."""
+    where = columns["pool"].astype(np.int64) << 16 | columns["device_type"].astype(np.int64) << 8
+    codes = np.where(malloc, where | (columns["attr"] >> np.uint64(56)).astype(np.int64), 0)
+    texts = _by_code(codes, lambda code: owner_of(code >> 16, code >> 8 & 255, (code & 255) << 56))
+    return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.large_string()), texts)
+
+
+def _driver_words(columns: Columns, driver: np.ndarray[Any, Any]) -> list[Piece]:
+    """What the driver's flag word says of the pages, and by which call they came."""
+    if not driver.any():
+        return []
+    words, mask = columns["attr"], pa.array(driver)
+    big, giant = words & np.uint64(HUGE_PAGES) != 0, words & np.uint64(GIANT_PAGES) != 0
+    pages = _pick(("normal", "huge", "giant"), np.where(giant, 2, big))
+    calls = _pick(("alloc", "create"), columns["flags"] & Flag.HANDLE != 0)
+    nothing = pa.scalar(None, pa.large_string())
+    return [("page_type", pc.if_else(mask, pages, nothing)), ("alloc_type", pc.if_else(mask, calls, nothing))]
+
+
+def _rates(part: np.ndarray[Any, Any], whole: np.ndarray[Any, Any], known: np.ndarray[Any, Any] | None = None) -> Texts:
+    """Percent with six decimals, 0 of nothing; null where `known` does not hold."""
+    texts = [f"{100 * a / b:.6f}" if b > 0 else "0.000000" for a, b in zip(part.tolist(), whole.tolist(), strict=True)]
+    cells = _texts(texts)
+    return cells if known is None else pc.if_else(pa.array(known), cells, pa.scalar(None, pa.large_string()))
 
 
 def _texts(values: Sequence[str]) -> Texts:

@@ -75,12 +75,22 @@ def write_outputs(
         events=frozenset(event for event in settings.dump_events if event in EVENTS),
         steps=frozenset(settings.steps),
         stack_depth=depth,
+        owners="decompose" in settings.active_analysis,
+        launched=run.info.get("mode", "launched") == "launched" and settings.collect_mode == "immediate",
+        oom_top=settings.oom_top if "oom" in settings.active_analysis else 0,
     )
     report = DumpReport()
 
     def dump() -> list[Path]:
         nonlocal report
-        report = write_dumps(run, run.path, file_format=settings.format, selection=selection, progress=progress)
+        report = write_dumps(
+            run,
+            run.path,
+            file_format=settings.format,
+            selection=selection,
+            incidents=analysis.incidents.found,
+            progress=progress,
+        )
         return report.files
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)

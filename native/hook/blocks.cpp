@@ -136,6 +136,7 @@ void range_ended(Kind kind, const Block& block) noexcept { ended(kind, block); }
 void request_failed(const Block& block, u64 code) noexcept {
     if (!is_recording() || !is_selected(block) || !ensure_ring()) return;
     Event event = event_of(Kind::OOM, block);
+    event.record.ptr = block.attr;
     event.record.attr = code;
     event.record.stack_py = capture_python_stack(event.flags, kFailureDepth);
     event.record.stack_c = capture_native_stack(event.flags, kFailureDepth);

@@ -53,8 +53,9 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")           \
     X(SNAPSHOT, 35, "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory")        \
     X(OOM, 36,                                                                                                         \
-      "a request that failed. size: request; attr: error code; name: function; used, total: as for MALLOC, for the "   \
-      "driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks alive then, are derived by readers)")    \
+      "a request that failed. size: request; attr: error code; name: function; ptr: HAL's flag word, as for MALLOC; "  \
+      "used, total: as for MALLOC, for the driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks "    \
+      "alive then, are derived by readers)")                                                                           \
     X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                     \
     X(CALL, 38, "name: function; ts: start; attr: end")                                                                \
     X(SYSTEM, 39, "aux: SystemEvent")                                                                                  \
