@@ -38,7 +38,18 @@ def main() -> int:
     if found.returncode != 0 or Path(found.stdout.strip()).parent != package:
         print(found.stdout + found.stderr, file=sys.stderr)
         return 1
-    return 1 if missing or not brought_without_pth(package, environment) else 0
+    return 1 if missing or not brought_without_pth(package, environment) or not sourced(package) else 0
+
+
+def sourced(package: Path) -> bool:
+    """The command can be sourced, and finds the library to preload with the Python that it was installed for."""
+    command = Path(sysconfig.get_path("scripts")) / "msmemscope"
+    words = f"unset LD_PRELOAD; source {command} --load-api-env && printenv LD_PRELOAD"
+    said = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False)
+    if said.stdout.strip() != str(package / "libascend_kernel_hook.so"):
+        print(f"{command} --load-api-env: {said.stdout}{said.stderr}", file=sys.stderr)
+        return False
+    return True
 
 
 def brought_without_pth(package: Path, environment: dict[str, str]) -> bool:

@@ -68,10 +68,7 @@ class _RunCommand(click.Command):
 def _run(program: tuple[str, ...], **values: Any) -> int:
     for flag in _SOURCED:
         if values.pop(_parameter_name(flag)):
-            raise UsageError(
-                f"{flag} arrives with the Ascend sources; nothing needs it elsewhere: "
-                "import msmemscope, then msmemscope.start()"
-            )
+            raise UsageError(f"{flag} must be sourced, to change this shell's environment: source msmemscope {flag}")
     if values.pop("version"):
         return _show_version()
     parsed = _parse(values)
