@@ -1,0 +1,133 @@
+// Arithmetic, comparisons and everything else that works element by element. An "s" at the end of a name is the form
+// whose second operand is a number; "Inplace" writes its first.
+#include "operator.h"
+
+using namespace simulated;
+
+ACLNN(Add, (In a, In b, Number alpha, Out out), out = at::add(*a, *b, *alpha))
+ACLNN(Adds, (In a, Number b, Number alpha, Out out), out = at::add(*a, *b, *alpha))
+ACLNN(InplaceAdd, (InOut a, In b, Number alpha), (*a).add_(*b, *alpha))
+ACLNN(InplaceAdds, (InOut a, Number b, Number alpha), (*a).add_(*b, *alpha))
+ACLNN(Sub, (In a, In b, Number alpha, Out out), out = at::sub(*a, *b, *alpha))
+ACLNN(Subs, (In a, Number b, Number alpha, Out out), out = at::sub(*a, *b, *alpha))
+ACLNN(InplaceSub, (InOut a, In b, Number alpha), (*a).sub_(*b, *alpha))
+ACLNN(InplaceSubs, (InOut a, Number b, Number alpha), (*a).sub_(*b, *alpha))
+ACLNN(Rsub, (In a, In b, Number alpha, Out out), out = at::rsub(*a, *b, *alpha))
+ACLNN(Rsubs, (In a, Number b, Number alpha, Out out), out = at::rsub(*a, *b, *alpha))
+ACLNN(Mul, (In a, In b, Out out), out = at::mul(*a, *b))
+ACLNN(Muls, (In a, Number b, Out out), out = at::mul(*a, *b))
+ACLNN(InplaceMul, (InOut a, In b), (*a).mul_(*b))
+ACLNN(InplaceMuls, (InOut a, Number b), (*a).mul_(*b))
+ACLNN(Div, (In a, In b, Out out), out = at::div(*a, *b))
+ACLNN(Divs, (In a, Number b, Out out), out = at::div(*a, *b))
+ACLNN(InplaceDiv, (InOut a, In b), (*a).div_(*b))
+ACLNN(InplaceDivs, (InOut a, Number b), (*a).div_(*b))
+
+ACLNN(Addcmul, (In a, In b, In c, Number value, Out out), out = at::addcmul(*a, *b, *c, *value))
+ACLNN(Addcdiv, (In a, In b, In c, Number value, Out out), out = at::addcdiv(*a, *b, *c, *value))
+ACLNN(InplaceAddcmul, (InOut a, In b, In c, Number value), (*a).addcmul_(*b, *c, *value))
+ACLNN(InplaceAddcdiv, (InOut a, In b, In c, Number value), (*a).addcdiv_(*b, *c, *value))
+ACLNN(Lerp, (In a, In end, In weight, Out out), out = at::lerp(*a, *end, *weight))
+ACLNN(Lerps, (In a, In end, Number weight, Out out), out = at::lerp(*a, *end, *weight))
+ACLNN(InplaceLerp, (InOut a, In end, In weight), (*a).lerp_(*end, *weight))
+ACLNN(InplaceLerps, (InOut a, In end, Number weight), (*a).lerp_(*end, *weight))
+
+ACLNN(PowTensorScalar, (In a, Number exponent, Out out), out = at::pow(*a, *exponent))
+ACLNN(PowTensorTensor, (In a, In exponent, Out out), out = at::pow(*a, *exponent))
+ACLNN(PowScalarTensor, (Number a, In exponent, Out out), out = at::pow(*a, *exponent))
+ACLNN(InplacePowTensorScalar, (InOut a, Number exponent), (*a).pow_(*exponent))
+ACLNN(Maximum, (In a, In b, Out out), out = at::maximum(*a, *b))
+ACLNN(Minimum, (In a, In b, Out out), out = at::minimum(*a, *b))
+ACLNN(FloorDivide, (In a, In b, Out out), out = at::floor_divide(*a, *b))
+ACLNN(FloorDivides, (In a, Number b, Out out), out = at::floor_divide(*a, *b))
+ACLNN(RemainderTensorTensor, (In a, In b, Out out), out = at::remainder(*a, *b))
+ACLNN(RemainderTensorScalar, (In a, Number b, Out out), out = at::remainder(*a, *b))
+ACLNN(Atan2, (In a, In b, Out out), out = at::atan2(*a, *b))
+
+ACLNN(Clamp, (In a, MaybeNumber low, MaybeNumber high, Out out), out = at::clamp(*a, low, high))
+ACLNN(ClampMin, (In a, Number low, Out out), out = at::clamp_min(*a, *low))
+ACLNN(InplaceClampMin, (InOut a, Number low), (*a).clamp_min_(*low))
+ACLNN(ClampMax, (In a, Number high, Out out), out = at::clamp_max(*a, *high))
+ACLNN(InplaceClampMax, (InOut a, Number high), (*a).clamp_max_(*high))
+ACLNN(ClampMinTensor, (In a, In low, Out out), out = at::clamp_min(*a, *low))
+ACLNN(ClampMaxTensor, (In a, In high, Out out), out = at::clamp_max(*a, *high))
+
+ACLNN(Cast, (In a, int, Out out), out = *a)
+ACLNN(InplaceCopy, (InOut to, In from), (*to).copy_(*from))
+ACLNN(InplaceFillScalar, (InOut a, Number value), (*a).fill_(*value))
+ACLNN(InplaceFillTensor, (InOut a, In value), (*a).fill_(*value))
+ACLNN(InplaceOne, (InOut a), (*a).fill_(1))
+ACLNN(InplaceZero, (InOut a), (*a).zero_())
+ACLNN(SWhere, (In condition, In a, In b, Out out), out = at::where(*condition, *a, *b))
+ACLNN(InplaceMaskedFillScalar, (InOut a, In mask, Number value), (*a).masked_fill_(*mask, *value))
+ACLNN(InplaceMaskedFillTensor, (InOut a, In mask, In value), (*a).masked_fill_(*mask, *value))
+
+#define UNARY(NAME, FUNCTION) ACLNN(NAME, (In a, Out out), out = at::FUNCTION(*a))
+UNARY(Abs, abs)
+UNARY(BitwiseNot, bitwise_not)
+UNARY(Ceil, ceil)
+UNARY(Cos, cos)
+UNARY(Erf, erf)
+UNARY(Erfc, erfc)
+UNARY(Exp, exp)
+UNARY(Expm1, expm1)
+UNARY(Floor, floor)
+UNARY(Frac, frac)
+UNARY(IsFinite, isfinite)
+UNARY(IsInf, isinf)
+UNARY(Log, log)
+UNARY(Log10, log10)
+UNARY(Log1p, log1p)
+UNARY(Log2, log2)
+UNARY(LogicalNot, logical_not)
+UNARY(Neg, neg)
+UNARY(Reciprocal, reciprocal)
+UNARY(Round, round)
+UNARY(Rsqrt, rsqrt)
+UNARY(Sign, sign)
+UNARY(Sin, sin)
+UNARY(Sqrt, sqrt)
+UNARY(Trunc, trunc)
+
+#define UNARY_INPLACE(NAME, FUNCTION) ACLNN(Inplace##NAME, (InOut a), (*a).FUNCTION##_())
+UNARY_INPLACE(Ceil, ceil)
+UNARY_INPLACE(Cos, cos)
+UNARY_INPLACE(Exp, exp)
+UNARY_INPLACE(Floor, floor)
+UNARY_INPLACE(Log, log)
+UNARY_INPLACE(Neg, neg)
+UNARY_INPLACE(Reciprocal, reciprocal)
+UNARY_INPLACE(Round, round)
+UNARY_INPLACE(Rsqrt, rsqrt)
+UNARY_INPLACE(Sin, sin)
+UNARY_INPLACE(Sqrt, sqrt)
+
+#define COMPARISON(NAME, FUNCTION)                                             \
+    ACLNN(NAME##Tensor, (In a, In b, Out out), out = at::FUNCTION(*a, *b))     \
+    ACLNN(NAME##Scalar, (In a, Number b, Out out), out = at::FUNCTION(*a, *b)) \
+    ACLNN(Inplace##NAME##Tensor, (InOut a, In b), (*a).FUNCTION##_(*b))        \
+    ACLNN(Inplace##NAME##Scalar, (InOut a, Number b), (*a).FUNCTION##_(*b))
+COMPARISON(Eq, eq)
+COMPARISON(Ne, ne)
+COMPARISON(Gt, gt)
+COMPARISON(Ge, ge)
+COMPARISON(Lt, lt)
+COMPARISON(Le, le)
+
+ACLNN(Equal, (In a, In b, Out out), out = at::scalar_tensor(at::equal(*a, *b)))
+
+ACLNN(LogicalAnd, (In a, In b, Out out), out = at::logical_and(*a, *b))
+ACLNN(InplaceLogicalAnd, (InOut a, In b), (*a).logical_and_(*b))
+ACLNN(LogicalOr, (In a, In b, Out out), out = at::logical_or(*a, *b))
+ACLNN(InplaceLogicalOr, (InOut a, In b), (*a).logical_or_(*b))
+ACLNN(LogicalXor, (In a, In b, Out out), out = at::logical_xor(*a, *b))
+
+// torch_npu asks for the Scalar form first, also where both operands are tensors: both must exist.
+#define BITWISE(NAME, FUNCTION)                                                \
+    ACLNN(NAME##Tensor, (In a, In b, Out out), out = at::FUNCTION(*a, *b))     \
+    ACLNN(NAME##Scalar, (In a, Number b, Out out), out = at::FUNCTION(*a, *b)) \
+    ACLNN(Inplace##NAME##Tensor, (InOut a, In b), (*a).FUNCTION##_(*b))        \
+    ACLNN(Inplace##NAME##Scalar, (InOut a, Number b), (*a).FUNCTION##_(*b))
+BITWISE(BitwiseAnd, bitwise_and)
+BITWISE(BitwiseOr, bitwise_or)
+BITWISE(BitwiseXor, bitwise_xor)
