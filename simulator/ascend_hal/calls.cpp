@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <vector>
 #include "ascend_hal/report.h"
 #include "knobs.h"
 #include "npusim.h"
@@ -17,6 +18,7 @@ struct Fault {
 
 struct SimCall {
     std::string name;
+    std::vector<const Fault*> old_faults;  // kept: another thread may be reading one
     std::atomic<uint64_t> count{0};
     std::atomic<uint64_t> base{0};  // count when the fault was set
     std::atomic<const Fault*> fault{nullptr};
@@ -42,8 +44,7 @@ Registry& registry() {
     return *one;
 }
 
-// What the text says of `name`: "name[:nth[:code]]", nth with a + for "and all later". Old faults are kept, because
-// another thread may be reading one.
+// What the text says of `name`: "name[:nth[:code]]", nth with a + for "and all later".
 const Fault* fault_of(const std::string& faults, const std::string& name) {
     size_t at = 0;
     while (at < faults.size()) {
@@ -72,6 +73,7 @@ const Fault* fault_of(const std::string& faults, const std::string& name) {
 
 void arm(SimCall& call, const std::string& faults) {
     call.base.store(call.count.load());
+    if (call.fault != nullptr) call.old_faults.push_back(call.fault);
     call.fault.store(fault_of(faults, call.name), std::memory_order_release);
 }
 
