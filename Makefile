@@ -2,7 +2,7 @@
 # CMake and Ninja come from pip when the machine has none.
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
-# for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS, FUZZ_SECONDS.
+# for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS, FUZZ_SECONDS, VENV_NPU.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -23,11 +23,26 @@ PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 export PATH := $(abspath $(BIN)):$(PATH)
 
+# torch_npu lives in an environment of its own: where it is installed, `import torch` asks for CANN. The simulator
+# stands for that; its operators are compiled against the torch of that environment.
+VENV_NPU ?= .venv-npu
+PY_NPU := $(VENV_NPU)/bin/python
+PIP_NPU := TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pip --quiet --disable-pip-version-check
+CANN := build/simulator/cann
+# The directory of torch, without importing it.
+FIND_TORCH := -c 'import importlib.util as i; print(i.find_spec("torch").submodule_search_locations[0])'
+ON_NPU = env ASCEND_HOME_PATH=$(abspath $(CANN)) ASCEND_OPP_PATH=$(abspath $(CANN))/opp \
+  LD_LIBRARY_PATH=$(abspath $(CANN))/lib64 PYTHONPATH=$(abspath simulator/python) \
+  PATH=$(abspath $(VENV_NPU)/bin):$$PATH
+
 # One stamp per content of what is installed: change pyproject.toml, torch or Python and `make setup` runs again.
 REQUIREMENTS_HASH := $(shell { cat pyproject.toml; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
 TOOLS := $(VENV)/requirements-$(REQUIREMENTS_HASH)
 TORCH_INSTALLED := $(VENV)/torch-$(REQUIREMENTS_HASH)
 INSTALLED := $(VENV)/installed-$(REQUIREMENTS_HASH)
+NPU_HASH := $(shell { cat pyproject.toml tests/npu/requirements.txt; echo '$(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
+NPU_REQUIREMENTS := $(VENV_NPU)/requirements-$(NPU_HASH)
+NPU_INSTALLED := $(VENV_NPU)/installed-$(NPU_HASH)
 
 NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
 CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
@@ -46,16 +61,28 @@ help: ## list these chores
 .PHONY: setup
 setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and the tools for tests and checks
 
+.PHONY: setup-npu
+setup-npu: $(NPU_INSTALLED) ## make .venv-npu with the package, torch_npu and, in build/simulator, a simulated CANN
+	@[ -e $(VENV_NPU)/unavailable ] || { set -x; \
+	  cmake -S simulator -B build/simulator $(GENERATOR) -DSIMULATOR_TORCH=$$($(PY_NPU) $(FIND_TORCH)); \
+	  $(call CMAKE_BUILD,build/simulator); }
+
 .PHONY: demo
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
 	OMP_NUM_THREADS=1 msmemscope --output-path $(DEMO_OUTPUT) torchrun --standalone --nproc-per-node 4 examples/leaky_ddp.py
 
+.PHONY: demo-npu
+demo-npu: setup-npu ## the same training with the real torch_npu on two simulated NPUs
+	@! cat $(VENV_NPU)/unavailable 2>/dev/null
+	@mkdir -p $(DEMO_OUTPUT)-npu
+	OMP_NUM_THREADS=1 $(ON_NPU) msmemscope --output-path $(DEMO_OUTPUT)-npu torchrun --standalone --nproc-per-node 2 examples/leaky_npu.py
+
 ##@ Test
 
 .PHONY: test
-test: test-native setup ## every test: native, unit, whole jobs
-	pytest
+test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_npu
+	pytest --ignore tests/npu
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
@@ -70,6 +97,11 @@ test-unit: setup ## Python tests of single parts
 .PHONY: test-job
 test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
 	pytest tests/job
+
+.PHONY: test-npu
+test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
+	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
+	else set -x; TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pytest tests/npu; fi
 
 .PHONY: test-asan
 test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -172,11 +204,11 @@ dist: $(TOOLS) ## sdist and wheel in dist/
 .PHONY: clean
 clean: ## remove what was built; .venv stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
-	rm -f $(VENV)/installed-*
+	rm -f $(VENV)/installed-* $(VENV_NPU)/installed-*
 
 .PHONY: distclean
-distclean: clean ## remove .venv too
-	rm -rf $(VENV)
+distclean: clean ## remove .venv and .venv-npu too
+	rm -rf $(VENV) $(VENV_NPU)
 
 # ---------------------------------------------------------------------------------------------------------------
 
@@ -197,3 +229,17 @@ $(TORCH_INSTALLED): $(TOOLS)
 $(INSTALLED): $(TORCH_INSTALLED) $(NATIVE_SOURCES)
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	touch $@
+
+# A machine that cannot have the wheel still passes `make test`: the tests are skipped with the reason kept here.
+$(NPU_REQUIREMENTS): | $(TOOLS)
+	@[ -x $(PY_NPU) ] || $(PYTHON) -m venv $(VENV_NPU)
+	@rm -f $(VENV_NPU)/requirements-* $(VENV_NPU)/installed-* $(VENV_NPU)/unavailable
+	$(PY) tools/print_requirements.py test > $(VENV_NPU)/requirements.txt
+	@if $(PIP_NPU) install $(PIP_ARGS) -r tests/npu/requirements.txt -r $(VENV_NPU)/requirements.txt 2> $(VENV_NPU)/pip.log; \
+	then touch $@; \
+	else { echo -n "torch_npu cannot be installed: "; grep ERROR $(VENV_NPU)/pip.log | tail -1; } | tee $(VENV_NPU)/unavailable; fi
+
+$(NPU_INSTALLED): $(NPU_REQUIREMENTS) $(NATIVE_SOURCES)
+	@[ -e $(VENV_NPU)/unavailable ] || { set -x; \
+	  $(PIP_NPU) install --no-deps --no-build-isolation --config-settings=build-dir=build/npu-{wheel_tag} --editable .; \
+	  touch $@; }

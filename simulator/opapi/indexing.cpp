@@ -53,6 +53,8 @@ ACLNN(IndexPutImpl, (InOut a, Ins index, In values, bool accumulate, bool unsafe
     OUT = result
 ACLNN(MaskedSelect, (In a, In mask, Out out), OF_UNKNOWN_SIZE(out, at::masked_select(*a, *mask)))
 ACLNN(Nonzero, (In a, Out out), OF_UNKNOWN_SIZE(out, at::nonzero(*a).contiguous()))
+// One column for each element found, where the first version has one row.
+ACLNN(NonzeroV2, (In a, Out out), OF_UNKNOWN_SIZE(out, at::nonzero(*a).t().contiguous()))
 
 ACLNN(Cat, (Ins tensors, int64_t dim, Out out), out = at::cat(*tensors, dim))
 ACLNN(Stack, (Ins tensors, int64_t dim, Out out), out = at::stack(*tensors, dim))
