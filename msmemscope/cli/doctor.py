@@ -14,16 +14,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
+from msmemscope.cli import cann
 from msmemscope.cli.main import HELP
 from msmemscope.cli.output_place import LITTLE_FREE_BYTES
 from msmemscope.cli.program import find_program, preload_obstacles
+from msmemscope.cli.report_line import Line
 from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
@@ -34,8 +35,17 @@ FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 SOURCES = {
     "c10": "allocations of torch on the cpu and on CUDA",
     "cudart": "allocations from the CUDA driver",
+    "hal": "memory of the Ascend driver",
+    "acl": "start and end of ACL, and its errors",
+    "launch": "kernel launches of an NPU",
+    "msprof": "names of an NPU's kernels",
+    "kernel_times": "start and end of an NPU's kernels",
+    "mstx": "pools of torch_npu and MindSpore, marks and ranges",
+    "atb": "operators and tensors of ATB",
     "loader": "libraries loaded later",
 }
+ASCEND_SOURCES = ("hal", "acl", "launch", "msprof", "kernel_times", "mstx", "atb")
+NPU_FRAMEWORKS = ("torch_npu", "mindspore")
 MACHINES = ("x86_64", "aarch64")
 FEW_FILES = 1024
 PROBE_SECONDS = 120
@@ -43,28 +53,17 @@ PROBE_SECONDS = 120
 # Runs in a process of its own, since it imports torch and patches symbols. Prints one JSON list.
 _PROBE = """
 import json
+from msmemscope import _native
 try:
     import torch
-except ImportError:
-    pass
-from msmemscope import _native
-if hasattr(_native, "doctor"):
-    rows = _native.doctor()
-else:
-    _native.install_hooks()
-    rows = _native.hooks()
+except Exception as error:
+    if not isinstance(error, ModuleNotFoundError):
+        print("torch:", error)
+_native.install_hooks()
+rows = _native.hooks()
+rows += [{"source": source, "lost": text} for source, text in _native.lost()]
 print("\\n" + json.dumps(rows))
 """
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the report. `fatal`: with this missing nothing can be recorded."""
-
-    state: Literal["ok", "warn", "missing"]
-    text: str
-    advice: str = ""
-    fatal: bool = False
 
 
 @click.command(context_settings=HELP)
@@ -79,6 +78,7 @@ def command(program: str | None) -> int:
         "Machine": machine(),
         "Python": python(),
         "Hooks": hooks(),
+        "Ascend": cann.lines(framework=any(_version(name) for name in NPU_FRAMEWORKS)),
         "Shared memory": shared_memory(),
         "Preloading": preloading(program),
         "Limits": limits(),
@@ -127,8 +127,7 @@ def python() -> Iterator[Line]:
         number = _version(name)
         if number:
             found = True
-            later = name != "torch"
-            yield Line("warn" if later else "ok", f"{name} {number}", "recorded in a later version" if later else "")
+            yield Line("ok", f"{name} {number}")
     if not found:
         yield Line("warn", "no torch in this Python", "install it, or run msmemscope with the Python of your program")
     torchrun = shutil.which("torchrun")
@@ -151,9 +150,12 @@ def hooks() -> Iterator[Line]:
     except MemscopeError as error:
         yield Line("missing", "the symbols could not be looked at", str(error), fatal=True)
         return
-    sources = list(dict.fromkeys(str(row.get("source", "?")) for row in rows))
-    for source in sources:
-        yield from source_lines(source, [row for row in rows if row.get("source", "?") == source])
+    symbols = [row for row in rows if "lost" not in row]
+    for source in dict.fromkeys(str(row.get("source", "?")) for row in symbols):
+        yield from source_lines(source, [row for row in symbols if row.get("source", "?") == source])
+    for row in rows:
+        if "lost" in row:
+            yield Line("warn", f"{row.get('source', '?')}: {row['lost']}")
 
 
 def probe() -> list[dict[str, Any]]:
@@ -175,6 +177,10 @@ def probe() -> list[dict[str, Any]]:
 def source_lines(source: str, rows: list[dict[str, Any]]) -> Iterator[Line]:
     """The symbols of one source. `defined_in`: the library that has a symbol, none when no loaded one does;
     `slots`: the places that call it, all of them patched."""
+    if source in ASCEND_SOURCES and not any(row.get("defined_in") for row in rows):
+        # Libraries of CANN are loaded when a program needs them; without any, a list of their symbols says nothing.
+        yield Line("ok", f"{source}: {SOURCES[source]}: watched for, {len(rows)} symbols, no library has them yet")
+        return
     reached = False
     for row in rows:
         name = demangled(str(row.get("symbol", "?")))

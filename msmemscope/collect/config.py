@@ -76,7 +76,6 @@ class Option(Facts):
         return tuple(flag.lstrip("-").replace("-", "_") for flag in self.deprecated) if self.api else ()
 
 
-_ASCEND = "arrives with the Ascend sources"
 _OPERATORS = "arrives with the operator observer"
 
 OPTIONS: tuple[Option, ...] = (
@@ -140,7 +139,6 @@ OPTIONS: tuple[Option, ...] = (
         field="device",
         api=True,
         parse=grammars.parse_device,
-        later={"npu": f"recording an Ascend NPU {_ASCEND}; other devices are recorded"},
     ),
     Option(
         name="events",
@@ -154,8 +152,8 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         parse=grammars.parse_events,
         later={
-            "launch": f"recording operator and kernel launches {_OPERATORS}; memory events are recorded",
-            "access": f"recording accesses {_OPERATORS}; memory events are recorded",
+            "launch": f"recording operator launches {_OPERATORS}; kernels of an NPU, ATB and memory are recorded",
+            "access": f"recording accesses of framework operators {_OPERATORS}; those of ATB are recorded",
             "traceback": "recording Python calls is not in this version; memory events are recorded",
         },
     ),
@@ -171,8 +169,7 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         parse=grammars.parse_level,
         later={
-            "op": f"recording operator launches {_OPERATORS}; memory events are recorded",
-            "kernel": f"recording kernel launches {_ASCEND}; memory events are recorded",
+            "op": f"recording operator launches {_OPERATORS}; ATB's and memory events are recorded",
         },
     ),
     Option(
@@ -192,16 +189,16 @@ OPTIONS: tuple[Option, ...] = (
         flags=("--analysis",),
         grammar="leaks,decompose,inefficient,oom[:K]|none",
         default="leaks",
-        range=f"K, the number of largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
-        help="Analyses to run when the program has ended.",
+        range=f"K, the newest and as many largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
+        help="Analyses to run when the program has ended. That memory ran out is told with any of them; oom adds the "
+        "blocks that were alive to the per-device files, decompose adds their owners.",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
         api=True,
         parse=grammars.parse_analysis,
         later={
-            "decompose": "attributing bytes to their owners is not in this version; leaks are",
+            "decompose": "labels below the pool or the CANN module that owns a block are not in this version",
             "inefficient": "finding blocks held too long is not in this version; leaks are",
-            "oom": "details of an out-of-memory error are not in this version; leaks are",
         },
     ),
     Option(

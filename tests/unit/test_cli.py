@@ -431,6 +431,9 @@ def rows(slots: int) -> list[dict[str, object]]:
         {"source": "c10", "symbol": "alloc_a", "defined_in": "/lib/libc10.so" if slots else None, "slots": slots},
         {"source": "c10", "symbol": "alloc_b", "defined_in": "/lib/libc10.so" if slots else None, "slots": 0},
         {"source": "cudart", "symbol": "cudaMalloc", "defined_in": None, "slots": 0},
+        {"source": "hal", "symbol": "halMemAlloc", "defined_in": None, "slots": 0},
+        {"source": "hal", "symbol": "halMemFree", "defined_in": None, "slots": 0},
+        {"source": "msprof", "lost": "libprofapi.so refused our callbacks"},
     ]
 
 
@@ -452,7 +455,9 @@ def test_doctor_names_every_symbol(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert ["ok", "c10:", "alloc_a", "in", "/lib/libc10.so,", "patched", "in", "2", "places"] in lines
     assert ["warn", "c10:", "alloc_b", "in", "/lib/libc10.so,", "called", "from", "nowhere"] in lines
     assert ["missing", "cudart:", "cudaMalloc", "is", "in", "no", "loaded", "library"] in lines
-    for word in ("/dev/shm", "LD_PRELOAD", "open files", "torch 1.0", "can be watched"):
+    assert "hal: memory of the Ascend driver: watched for, 2 symbols, no library has them yet" in out
+    assert ["warn", "msprof:", "libprofapi.so", "refused", "our", "callbacks"] in lines
+    for word in ("/dev/shm", "LD_PRELOAD", "open files", "torch 1.0", "can be watched", "ASCEND_HOME_PATH"):
         assert word in out
 
 

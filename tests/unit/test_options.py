@@ -283,15 +283,18 @@ def test_the_two_options_of_a_comparison_need_each_other() -> None:
     assert parse_command_line({"input_path": "/a，/b"}, switches=("compare",)).config.input_paths == ("/a", "/b")
 
 
+@pytest.mark.parametrize(("name", "text"), [("analysis", "oom:3"), ("device", "npu:1"), ("level", "kernel")])
+def test_what_an_npu_needs_is_there(name: str, text: str) -> None:
+    assert parse_command_line({name: text}).missing == ()
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("analysis", "decompose"),
         ("analysis", "inefficient"),
-        ("analysis", "oom:3"),
-        ("device", "npu:1"),
         ("events", "access"),
-        ("level", "kernel"),
+        ("level", "op"),
         ("watch", "a,b"),
     ],
 )
