@@ -9,6 +9,7 @@
 #include "hook/guard.h"
 #include "hook/patch.h"
 #include "source/driver_memory.h"
+#include "source/launch.h"
 #include "source/outermost.h"
 
 namespace memscope {
@@ -78,6 +79,7 @@ Status initialise(const std::atomic<void*>& original, const char* config) noexce
 // Blocks that are released later, when the interpreter takes down its last tensors, are told as before.
 Status finalise(const std::atomic<void*>& original) noexcept {
     const Outermost call(t_depth);
+    if (call) stop_kernel_times();  // while there is a driver to read from
     const Status status = original_of<Status (*)()>(original)();
     if (call && status == 0) tell_system(SystemEvent::ACL_FINI);
     return status;

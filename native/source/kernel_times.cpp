@@ -8,8 +8,9 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
-#include <initializer_list>
 #include <cstdlib>
+#include <cstring>
+#include <initializer_list>
 
 #include "hook/guard.h"
 #include "hook/recorder.h"
@@ -54,13 +55,14 @@ struct Deferred {
     u64 key;
     u64 ts;
     u64 seen;
-    u32 stream, task;
+    u32 task;
     i16 device;
     bool is_end, is_converted;
 };
 constexpr u32 kMostDeferred = 1024;
 Deferred g_deferred[kMostDeferred];
 u32 g_deferred_count = 0;
+u16 g_deferred_like[kMostDeferred];  // how many have a key with that hash
 char* g_buffer = nullptr;
 
 void pause_ns(u64 ns) noexcept {
@@ -87,7 +89,7 @@ bool record(const Deferred& entry) noexcept {
     event.record.tid = launched.tid;
     event.record.step = launched.step;
     event.record.name = launched.name;
-    event.record.ptr = entry.stream;
+    event.record.ptr = launched.stream;
     event.record.attr = entry.task;
     event.record.device = entry.device;
     event.record.device_type = static_cast<u8>(DeviceType::NPU);
@@ -95,32 +97,40 @@ bool record(const Deferred& entry) noexcept {
     return true;
 }
 
-// Begin and end of a task stay in order: what has the number of a waiting entry waits behind it.
-bool is_deferred(u64 key) noexcept {
-    for (u32 i = 0; i < g_deferred_count; ++i)
-        if (g_deferred[i].key == key) return true;
-    return false;
+// Begin and end of a task stay in order: what has the number of a waiting entry (or shares a counter with one) waits
+// behind it.
+u16& deferred_like(u64 key) noexcept { return g_deferred_like[mix64(key) % kMostDeferred]; }
+
+void defer(const Deferred& entry) noexcept {
+    g_deferred[g_deferred_count++] = entry;
+    ++deferred_like(entry.key);
 }
 
 void record_or_defer(const Deferred& entry) noexcept {
-    if (!is_deferred(entry.key) && record(entry)) return;
+    if (deferred_like(entry.key) == 0 && record(entry)) return;
     if (g_deferred_count < kMostDeferred)
-        g_deferred[g_deferred_count++] = entry;
+        defer(entry);
     else
         g_foreign.fetch_add(1, std::memory_order_relaxed);
 }
 
-void retry_deferred(bool is_last) noexcept {
-    const u64 now = monotonic_ns();
-    const u32 count = g_deferred_count;
+void forget_deferred() noexcept {
     g_deferred_count = 0;
+    memset(g_deferred_like, 0, sizeof g_deferred_like);
+}
+
+void retry_deferred(bool is_last) noexcept {
+    const u32 count = g_deferred_count;
+    if (count == 0) return;
+    const u64 now = monotonic_ns();
+    forget_deferred();
     for (u32 i = 0; i < count; ++i) {
         const Deferred entry = g_deferred[i];
-        if (!is_deferred(entry.key) && record(entry)) continue;
+        if (deferred_like(entry.key) == 0 && record(entry)) continue;
         if (is_last || now - entry.seen > kPatience)
             g_foreign.fetch_add(1, std::memory_order_relaxed);
         else
-            g_deferred[g_deferred_count++] = entry;
+            defer(entry);
     }
 }
 
@@ -133,7 +143,7 @@ void take_entries(i16 device, const Log& log, u32 bytes) noexcept {
         if (!read_log_entry(g_buffer + at, is_wide, is_expanded, read)) continue;
         const bool is_converted = log.clock.is_known();
         record_or_defer({key_of(device, read.stream, read.task), is_converted ? log.clock.host_ns(read.counter) : now,
-                         now, read.stream, read.task, device, read.is_end, is_converted});
+                         now, read.task, device, read.is_end, is_converted});
     }
 }
 
@@ -278,7 +288,7 @@ void after_fork_in_child() {
         log.state.store(LogState::NONE, std::memory_order_relaxed);
         log.clock = DeviceClock();
     }
-    g_deferred_count = 0;
+    forget_deferred();
     g_tasks.clear_after_fork();
     for (auto* count : {&g_launched, &g_timed, &g_forgotten, &g_foreign}) count->store(0, std::memory_order_relaxed);
 }

@@ -156,7 +156,8 @@ void task_launched(const Task& task, u64 name) noexcept {
     if (!is_selected(DeviceType::NPU, task.device)) return;
     // The task may have begun before it is reported: what counts is when the program asked for it.
     const u64 ts = t_launch.inside ? t_launch.began : monotonic_ns();
-    if (!expect_kernel(task, {name, ts, current_tid(), memscope_current_step()})) t_launch.unread = task.device;
+    if (!expect_kernel(task, {name, ts, current_tid(), memscope_current_step(), task.stream}))
+        t_launch.unread = task.device;
     emit_launch(task, name, ts);
 }
 

@@ -19,7 +19,7 @@ struct Task {
 // Launched by this thread. `name`: string id of the kernel, 0 when not known. Call inside a Guard, while recording.
 void task_launched(const Task& task, u64 name) noexcept;
 
-// Asks for the runtime's task reports; only the first call does anything.
+// Asks for the runtime's task reports, at the first call. Call inside a Guard.
 void start_task_reports() noexcept;
 
 u64 refused_names() noexcept;
@@ -35,6 +35,7 @@ struct Launched {
     u64 ts;
     u32 tid;
     u32 step;
+    u32 stream;  // the log has none since Ascend 950
 };
 
 // Starts the log of a device and the reader, unless they run. Call inside a Guard, before the launch.

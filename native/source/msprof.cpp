@@ -7,11 +7,13 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <cstring>
 
 #include "hook/guard.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "record/ring.h"
 #include "source/launch.h"
 #include "source/name_table.h"
 
@@ -20,7 +22,10 @@ namespace {
 
 NameTable g_names;
 std::atomic<u64> g_names_refused{0};
-std::atomic<bool> g_tried{false};
+
+enum class Reports : u32 { NONE, STARTING, STARTED };
+std::atomic<Reports> g_reports{Reports::NONE};
+constexpr u64 kPatience = 20'000'000;  // ns that other threads' launches wait for their names
 
 u64 hash_id(const char* text, std::size_t bytes) noexcept {
     if (text == nullptr || bytes == 0) return 0;
@@ -92,13 +97,7 @@ bool switch_on() noexcept {
     return original_of<i32 (*)(void*, u32)>(g_set_prof_command)(&command, sizeof command) == 0;
 }
 
-void after_fork_in_child() { g_names.unlock_after_fork(); }
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
-
-}  // namespace
-
-void start_task_reports() noexcept {
-    if (g_tried.load(std::memory_order_relaxed) || g_tried.exchange(true, std::memory_order_acq_rel)) return;
+void register_callbacks() noexcept {
     void* const registering = g_register_callback.load(std::memory_order_acquire);
     if (registering == nullptr || g_set_prof_command.load(std::memory_order_acquire) == nullptr) {
         report_lost("msprof", "libprofapi.so is not loaded or has no callbacks: launches have no name");
@@ -108,6 +107,27 @@ void start_task_reports() noexcept {
     if (!register_callback(msprof::kHashIdCallback, hash_id) ||
         !register_callback(msprof::kCompactInfoCallback, compact_info) || !switch_on())
         report_lost("msprof", "libprofapi.so refused our callbacks: launches have no name");
+}
+
+void after_fork_in_child() {
+    g_names.unlock_after_fork();
+    if (g_reports.load(std::memory_order_relaxed) == Reports::STARTING)
+        g_reports.store(Reports::NONE, std::memory_order_relaxed);
+}
+__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+
+}  // namespace
+
+void start_task_reports() noexcept {
+    if (__builtin_expect(g_reports.load(std::memory_order_acquire) == Reports::STARTED, 1)) return;
+    Reports none = Reports::NONE;
+    if (g_reports.compare_exchange_strong(none, Reports::STARTING, std::memory_order_acq_rel)) {
+        register_callbacks();
+        g_reports.store(Reports::STARTED, std::memory_order_release);
+        return;
+    }
+    const u64 deadline = monotonic_ns() + kPatience;
+    while (g_reports.load(std::memory_order_acquire) == Reports::STARTING && monotonic_ns() < deadline) sched_yield();
 }
 
 u64 refused_names() noexcept { return g_names_refused.load(std::memory_order_relaxed); }

@@ -31,15 +31,12 @@ public:
     bool put(u64 key, const Launched& launched) noexcept {
         Set& set = set_of(key);
         const Lock lock(set);
-        Entry* place = find(set, key);
-        if (place == nullptr) place = find(set, 0);
-        if (place == nullptr) {
-            place = set.entries;
-            for (Entry& entry : set.entries)
-                if (entry.launched.ts < place->launched.ts) place = &entry;
-        }
-        const bool was_free = place->key == 0;
-        *place = {key, 0, launched};
+        u32 at = find(set, key);
+        if (at == kPlaces) at = find(set, 0);
+        if (at == kPlaces) at = oldest(set);
+        const bool was_free = set.keys[at] == 0;
+        set.keys[at] = key;
+        set.tasks[at] = {launched, launched.ts};
         return was_free;
     }
 
@@ -47,24 +44,23 @@ public:
     bool begin(u64 key, u64& ts, Launched& launched) noexcept {
         Set& set = set_of(key);
         const Lock lock(set);
-        Entry* const entry = find(set, key);
-        if (entry == nullptr) return false;
-        if (ts < entry->launched.ts) ts = entry->launched.ts;
-        entry->began = ts;
-        launched = entry->launched;
+        const u32 at = find(set, key);
+        if (at == kPlaces) return false;
+        launched = set.tasks[at].launched;
+        if (ts < launched.ts) ts = launched.ts;
+        set.tasks[at].began = ts;
         return true;
     }
 
-    // The task ended at `ts`, which becomes that of its begin when it lies before.
+    // The task ended at `ts`, which becomes that of its begin when it lies before. It is forgotten.
     bool end(u64 key, u64& ts, Launched& launched) noexcept {
         Set& set = set_of(key);
         const Lock lock(set);
-        Entry* const entry = find(set, key);
-        if (entry == nullptr) return false;
-        launched = entry->launched;
-        if (ts < entry->began) ts = entry->began;
-        if (ts < launched.ts) ts = launched.ts;
-        *entry = {0, 0, {}};
+        const u32 at = find(set, key);
+        if (at == kPlaces) return false;
+        launched = set.tasks[at].launched;
+        if (ts < set.tasks[at].began) ts = set.tasks[at].began;
+        set.keys[at] = 0;
         return true;
     }
 
@@ -78,14 +74,14 @@ public:
 
 private:
     static constexpr u32 kSets = 1u << 13, kPlaces = 7;
-    struct Entry {
-        u64 key;  // 0: free
-        u64 began;
+    struct WaitingTask {
         Launched launched;
+        u64 began;  // not before it was launched
     };
     struct alignas(64) Set {
         std::atomic<bool> locked;
-        Entry entries[kPlaces];
+        u64 keys[kPlaces];  // 0: free; with the lock in one cache line, which settles most look-ups
+        WaitingTask tasks[kPlaces];
     };
     class Lock {
     public:
@@ -101,10 +97,16 @@ private:
     };
 
     Set& set_of(u64 key) const noexcept { return sets_.load(std::memory_order_acquire)[mix64(key) % kSets]; }
-    static Entry* find(Set& set, u64 key) noexcept {
-        for (Entry& entry : set.entries)
-            if (entry.key == key) return &entry;
-        return nullptr;
+    static u32 find(const Set& set, u64 key) noexcept {  // kPlaces: not there
+        u32 at = 0;
+        while (at < kPlaces && set.keys[at] != key) ++at;
+        return at;
+    }
+    static u32 oldest(const Set& set) noexcept {
+        u32 oldest = 0;
+        for (u32 at = 1; at < kPlaces; ++at)
+            if (set.tasks[at].launched.ts < set.tasks[oldest].launched.ts) oldest = at;
+        return oldest;
     }
 
     std::atomic<Set*> sets_;

@@ -1,5 +1,6 @@
 // The driver's profiling channel: a queue of task records per device, read by whoever started it. As on a real
 // driver a read returns at once, with nothing if there is nothing, and a queue that nobody reads loses records.
+#include <pthread.h>
 #include <time.h>
 #include <cstring>
 #include <deque>
@@ -33,6 +34,13 @@ Channels& channels() {
     static auto* const all = new Channels;
     return *all;
 }
+
+// A process may fork while another thread reads. The child starts its own channels.
+const int g_fork_handlers = pthread_atfork([] { channels().lock.lock(); }, [] { channels().lock.unlock(); },
+                                           [] {
+                                               for (Channel& channel : channels().of_device) channel = Channel{};
+                                               channels().lock.unlock();
+                                           });
 
 Encoding encoding() {
     static const Encoding chosen = [] {
