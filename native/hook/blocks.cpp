@@ -27,6 +27,15 @@ bool is_selected(const Block& block) noexcept {
     return is_selected(block.device_type, block.device);
 }
 
+Block selection_of(const LiveBlock& known) noexcept {
+    Block block;
+    block.pool = static_cast<Pool>(known.pool);
+    block.device_type = static_cast<DeviceType>(known.device_type);
+    block.device = known.device;
+    block.flags = known.flags;
+    return block;
+}
+
 Event event_of(Kind kind, const Block& block) noexcept {
     Event event(kind);
     event.flags = block.flags;
@@ -53,6 +62,8 @@ void record(Kind kind, const Block& block) noexcept {
 }
 
 void record_remembered(const LiveBlock& known) noexcept {
+    // What is wanted may only have been said by start(), after the block was remembered.
+    if (!is_selected(selection_of(known))) return;
     Event event(Kind::MALLOC);
     event.flags = static_cast<u8>(known.flags | static_cast<u8>(Flag::SHADOW));
     event.record.pool = known.pool;
