@@ -53,6 +53,11 @@ def start() -> None:
     Under `msmemscope program` this switches recording on in the running session. In a program that was started
     without it, the first process of the node starts agent and aggregator, the others join them.
 
+    Blocks that are alive already are recorded with the times at which they were made, marked `shadow`, when
+    msmemscope was imported before them or was preloaded. For torch_npu and MindSpore the import must come before their
+    first allocation: they look only once whether somebody listens. After `source msmemscope --load-api-env` it may
+    come anywhere.
+
     Raises MemscopeError when no session can be had.
     """
     from msmemscope import _native

@@ -38,7 +38,9 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_devices(cons
         npu = cuda = ~0u;
         // `auto,cpu` keeps the CPU whatever else there is: then it is not automatic any more.
         automatic = cpu == 0 ? 1 : 0;
-        cpu = 1;
+        // An accelerator that was seen while blocks were only remembered was seen.
+        const bool stays_automatic = automatic != 0 && g_selection.is_auto.load() != 0;
+        cpu = stays_automatic ? g_selection.cpu.load() : 1;
     }
     g_selection.cpu.store(cpu);
     g_selection.npu.store(npu);

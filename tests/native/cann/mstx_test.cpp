@@ -8,6 +8,7 @@
 #include "check.h"
 #include "hook/patch.h"
 #include "hook/recorder.h"
+#include "hook/selection.h"
 #include "own_ring.h"
 #include "source/mstx_abi.h"
 
@@ -188,9 +189,13 @@ CASE(blocks_from_before_recording_are_known_with_their_times) {
     pta_malloc(0, 0x1000, 512, 4096);
     pta_malloc(0, 0x2000, 1024, 4096);
     pta_free(0, 0x2000, 4096);
+    pta_malloc(1, 0x9000, 512, 4096);
     const u64 after = monotonic_ns();
     CHECK(own::rings().empty());
+    memscope_set_devices("npu:6");  // said last, and holds for what was remembered too
     memscope_start();
+    pta_free(1, 0x9000, 4096);
+    memscope_set_devices("npu");
     pta_malloc(0, 0x3000, 2048, 4096);
     const std::vector<Seen> seen = new_blocks();
     CHECK_EQUAL(seen.size(), 2u);
