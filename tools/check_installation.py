@@ -21,6 +21,8 @@ def main() -> int:
         package / "libascend_kernel_hook.so",
         package / "launchers" / "__init__.py",
         package / "py.typed",
+        package / "simulator" / "CMakeLists.txt",
+        package / "simulator" / "python" / "mstx.py",
         package / "vocabulary.py",
         *(native or [package / "_native.so"]),
     ]

@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "summary": "msmemscope.cli.summary",
     "export": "msmemscope.cli.export",
     "doctor": "msmemscope.cli.doctor",
+    "simulate-npu": "msmemscope.cli.simulate_npu",
 }
 
 HELP = {"help_option_names": ["-h", "--help"]}  # of every subcommand
