@@ -32,6 +32,7 @@ from msmemscope.errors import MemscopeError, UsageError
 SOURCES = Path(__file__).resolve().parents[1] / "simulator"
 MOST_DEVICES = 16
 DEFAULT_SOC = "Ascend910B2"
+_PARTIAL = ".building-"
 _COMPILERS = ("c++", "g++", "clang++")
 _ADVICE = "pip install 'msmemscope[simulator]'"
 
@@ -152,7 +153,9 @@ def _only_one(path: Path) -> Iterator[None]:
 
 def _build(place: Path, torch: Path | None) -> None:
     """Built beside its place and renamed when it is complete: a build that is broken off leaves nothing behind that
-    looks like one."""
+    looks like one, and the next one removes it. Under the lock."""
+    for left in place.parent.parent.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
     cmake = _tool("cmake")
     if cmake is None:
         raise MemscopeError(f"cmake is missing, which builds the simulator: {_ADVICE}")
@@ -161,10 +164,13 @@ def _build(place: Path, torch: Path | None) -> None:
     ninja = _tool("ninja")
     if ninja is None and shutil.which("make") is None:
         raise MemscopeError(f"neither ninja nor make is there, one of which builds the simulator: {_ADVICE}")
-    say("info", f"building the simulated CANN {'with operators (a minute)' if torch else 'without operators'}, once")
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=place.parent.parent) as name:
+    say(
+        "info",
+        f"building the simulated CANN {'with operators (a minute or more)' if torch else 'without operators'}, once",
+    )
+    with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=place.parent.parent) as name:
         build = Path(name)
-        configure = [cmake, "-S", str(SOURCES.resolve()), "-B", str(build / "build"), "-DCMAKE_BUILD_TYPE=Release"]
+        configure = [cmake, "-S", str(SOURCES.resolve()), "-B", str(build / "build"), "-DCMAKE_CXX_FLAGS=-O1"]
         if torch is not None:
             configure.append(f"-DSIMULATOR_TORCH={torch}")
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else ["-G", "Unix Makefiles"]

@@ -118,6 +118,7 @@ def test_each_invocation_has_cards_of_its_own(cache: Path) -> None:
 def test_two_calls_at_once_build_once(build: Path, tmp_path: Path) -> None:
     program = "from msmemscope.cli import simulate_npu as s; s.installed_torch = lambda: None; print(s.built_cann())"
     environment = variables(tmp_path / "cache")
+    (tmp_path / "cache/msmemscope/simulator/.building-broken-off").mkdir(parents=True)
     both = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(2)
