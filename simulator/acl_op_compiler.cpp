@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include "abi/acl.h"
 #include "abi/driver.h"
 #include "abi/runtime.h"
@@ -16,6 +17,7 @@ struct aclopAttr {
 
 namespace {
 
+constexpr int ACL_OP_JIT_COMPILE = 10;
 constexpr const char* kOptionValue = "disable";
 constexpr uint64_t kGraphEngineBytes = 8 << 20;  // our own figure
 
@@ -32,9 +34,9 @@ void take_graph_engine_memory() {
 
 aclError refuse(const char* operation) {
     char text[256];
-    snprintf(text, sizeof text, "the simulated CANN has no operator for %s", operation);
+    snprintf(text, sizeof text, "the simulated CANN has no operator %s", operation);
     npusim_set_error_message(text);
-    npusim_trace("%s", text);
+    fprintf(stderr, "[npusim] %s; see \"Adding an operator\" in simulator/opapi/README.md\n", text);
     return ACL_OP_NOT_FOUND;
 }
 
@@ -46,6 +48,13 @@ SIM_API void aclopDestroyAttr(const aclopAttr* attribute) { delete attribute; }
 SIM_API aclError aclSetCompileopt(int option, const char* value) {
     npusim_trace("aclSetCompileopt %d=%s", option, value);
     take_graph_engine_memory();
+    // This is how torch_npu begins an operator of the old path, in the line that needs it: refused here, it fails
+    // there.
+    const std::string missing = npusim_missing_operator();
+    if (option == ACL_OP_JIT_COMPILE && !missing.empty()) {
+        npusim_found_operator();
+        return refuse(missing.c_str());
+    }
     return ACL_OK;
 }
 

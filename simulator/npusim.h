@@ -47,6 +47,12 @@ enum : uint64_t { SIM_KERNEL_MAGIC = 0x4e50555f4b45524eull };
 // Runs function(context) on the stream, in order: inline, or on the stream's thread when NPUSIM_ASYNC is set.
 SIM_API void npusim_stream_run(void* stream, void (*function)(void*), void* context);
 
+// ---- operators (libascendcl.so) ----
+
+// The aclnn operator that this thread looked for in vain since it found one; "" when there is none.
+SIM_API const char* npusim_missing_operator(void);
+SIM_API void npusim_found_operator(void);
+
 // ---- tracing ----
 
 SIM_API void npusim_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));

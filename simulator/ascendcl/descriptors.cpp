@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 #include "abi/acl.h"
+#include "ascendcl/missing_operator.h"
 #include "knobs.h"
 #include "npusim.h"
 
@@ -22,8 +23,11 @@ struct aclTensorDesc {
 
 SIM_API void aclAppLog(int level, const char* function, const char*, uint32_t line, const char* format, ...) {
     static const int64_t least = npusim_knob(Knob::APPLOG);
-    if (level < least) return;
     va_list arguments;
+    va_start(arguments, format);
+    note_missing_operator(format, arguments);
+    va_end(arguments);
+    if (level < least) return;
     va_start(arguments, format);
     char text[1024];
     vsnprintf(text, sizeof text, format, arguments);

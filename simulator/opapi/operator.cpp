@@ -1,5 +1,6 @@
 // What all operators share: from descriptions to tensors, and from a prepared operator to a kernel on a stream.
 #include "operator.h"
+#include "knobs.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -32,15 +33,11 @@ namespace {
 constexpr int ACLNN_ERR_INNER = 561000;
 
 uint64_t workspace_bytes_or(uint64_t ours) {
-    static const char* asked = getenv("NPUSIM_WORKSPACE");
-    return asked != nullptr && *asked != '\0' ? strtoull(asked, nullptr, 0) : ours;
+    static const char* asked = npusim_knob_text(Knob::WORKSPACE);
+    return *asked != '\0' ? strtoull(asked, nullptr, 0) : ours;
 }
 
-bool streams_are_asynchronous() {
-    static const char* asked = getenv("NPUSIM_ASYNC");
-    static const bool asynchronous = asked != nullptr && atoi(asked) != 0;
-    return asynchronous;
-}
+bool streams_are_asynchronous() { return npusim_knob(Knob::ASYNC) != 0; }
 
 void run(void* context) {
     std::unique_ptr<aclOpExecutor> executor(static_cast<aclOpExecutor*>(context));
@@ -54,6 +51,7 @@ void run(void* context) {
             abort();  // nobody waits for this operator's status: better loud than wrong
         }
         *executor->failure = error.what();
+        npusim_set_error_message(error.what());
     }
 }
 
@@ -179,6 +177,7 @@ at::Generator generator(int64_t seed, int64_t offset) {
 
 int prepare(const char* name, uint64_t workspace_bytes, std::function<void()> compute, uint64_t* workspace,
             aclOpExecutor** executor) {
+    npusim_found_operator();
     *workspace = workspace_bytes_or(workspace_bytes);
     *executor = new aclOpExecutor{name, std::move(compute), take_new_objects(), std::make_shared<std::string>()};
     return 0;
