@@ -39,6 +39,25 @@ bool is_selected(const Block& block) noexcept {
     return is_selected(block.pool, block.device_type, block.device, block.flags);
 }
 
+// The ids of names, which are literals: no hash over the text of each event's. A place belongs to the literal that came
+// first; a literal whose place is taken is hashed every time.
+struct Name {
+    std::atomic<const char*> literal;  // set after the id
+    std::atomic<u64> id;
+};
+Name g_names[256];
+
+u64 id_of_name(const char* literal) noexcept {
+    if (literal == nullptr) return 0;
+    Name& name = g_names[mix64(reinterpret_cast<u64>(literal)) % (sizeof g_names / sizeof g_names[0])];
+    if (name.literal.load(std::memory_order_acquire) == literal) return name.id.load(std::memory_order_relaxed);
+    const u64 id = intern_text(literal, __builtin_strlen(literal));
+    u64 none = 0;
+    if (id != 0 && name.id.compare_exchange_strong(none, id, std::memory_order_relaxed))
+        name.literal.store(literal, std::memory_order_release);
+    return id;
+}
+
 Event event_of(Kind kind, const Block& block) noexcept {
     Event event(kind);
     event.flags = block.flags;
@@ -50,7 +69,7 @@ Event event_of(Kind kind, const Block& block) noexcept {
     event.record.used = block.used;
     event.record.total = block.total;
     event.record.attr = block.attr;
-    if (block.name != nullptr) event.record.name = intern_text(block.name, __builtin_strlen(block.name));
+    event.record.name = id_of_name(block.name);
     return event;
 }
 
@@ -80,7 +99,7 @@ void record_remembered(const LiveBlock& known) noexcept {
     event.record.ts = known.ts;
     event.record.tid = known.tid;
     event.record.attr = known.attr;
-    if (known.name != nullptr) event.record.name = intern_text(known.name, __builtin_strlen(known.name));
+    event.record.name = id_of_name(known.name);
     emit(event);
 }
 
@@ -158,6 +177,11 @@ void promote_remembered_blocks() noexcept {
 }
 
 void forget_remembered_blocks_after_fork() noexcept {
+    // The child's ring has defined no name yet.
+    for (Name& name : g_names) {
+        name.literal.store(nullptr, std::memory_order_relaxed);
+        name.id.store(0, std::memory_order_relaxed);
+    }
     g_remembered.reset_after_fork(true);
     g_remembered_ranges.reset_after_fork(true);
 }

@@ -182,28 +182,23 @@ Status malloc_host_impl(void** out, std::size_t size) noexcept {
     return malloc_host_memory(g_malloc_host_impl, out, size);
 }
 
-template <typename Function>
-void* address(Function function) noexcept {
-    return reinterpret_cast<void*>(function);
-}
-
 const Hook kHooks[] = {
-    {"aclInit", address(init), &g_init},
-    {"aclInitImpl", address(init_impl), &g_init_impl},
-    {"aclFinalize", address(finalize), &g_finalize},
-    {"aclFinalizeImpl", address(finalize_impl), &g_finalize_impl},
-    {"aclrtHostRegisterV2", address(register_v2), &g_register},
-    {"aclrtHostRegisterV2Impl", address(register_v2_impl), &g_register_impl},
-    {"aclrtHostUnregister", address(unregister), &g_unregister},
-    {"aclrtHostUnregisterImpl", address(unregister_impl), &g_unregister_impl},
-    {"aclrtMalloc", address(malloc_device), &g_malloc},
-    {"aclrtMallocImpl", address(malloc_device_impl), &g_malloc_impl},
-    {"aclrtMallocAlign32", address(malloc_align), &g_malloc_align},
-    {"aclrtMallocAlign32Impl", address(malloc_align_impl), &g_malloc_align_impl},
-    {"aclrtMallocPhysical", address(malloc_physical), &g_malloc_physical},
-    {"aclrtMallocPhysicalImpl", address(malloc_physical_impl), &g_malloc_physical_impl},
-    {"aclrtMallocHost", address(malloc_host), &g_malloc_host},
-    {"aclrtMallocHostImpl", address(malloc_host_impl), &g_malloc_host_impl},
+    {"aclInit", reinterpret_cast<void*>(init), &g_init},
+    {"aclInitImpl", reinterpret_cast<void*>(init_impl), &g_init_impl},
+    {"aclFinalize", reinterpret_cast<void*>(finalize), &g_finalize},
+    {"aclFinalizeImpl", reinterpret_cast<void*>(finalize_impl), &g_finalize_impl},
+    {"aclrtHostRegisterV2", reinterpret_cast<void*>(register_v2), &g_register},
+    {"aclrtHostRegisterV2Impl", reinterpret_cast<void*>(register_v2_impl), &g_register_impl},
+    {"aclrtHostUnregister", reinterpret_cast<void*>(unregister), &g_unregister},
+    {"aclrtHostUnregisterImpl", reinterpret_cast<void*>(unregister_impl), &g_unregister_impl},
+    {"aclrtMalloc", reinterpret_cast<void*>(malloc_device), &g_malloc},
+    {"aclrtMallocImpl", reinterpret_cast<void*>(malloc_device_impl), &g_malloc_impl},
+    {"aclrtMallocAlign32", reinterpret_cast<void*>(malloc_align), &g_malloc_align},
+    {"aclrtMallocAlign32Impl", reinterpret_cast<void*>(malloc_align_impl), &g_malloc_align_impl},
+    {"aclrtMallocPhysical", reinterpret_cast<void*>(malloc_physical), &g_malloc_physical},
+    {"aclrtMallocPhysicalImpl", reinterpret_cast<void*>(malloc_physical_impl), &g_malloc_physical_impl},
+    {"aclrtMallocHost", reinterpret_cast<void*>(malloc_host), &g_malloc_host},
+    {"aclrtMallocHostImpl", reinterpret_cast<void*>(malloc_host_impl), &g_malloc_host_impl},
     {"aclrtGetDevice", nullptr, &g_get_device},
     {"aclrtGetMemInfo", nullptr, &g_get_mem_info},
 };

@@ -427,27 +427,23 @@ void save_launch_cxx11(void* stream, void* launch, const void* directory) {
 
 // --- the table --------------------------------------------------------------------------------------------------
 
-template <typename Function>
-void* address(Function function) noexcept {
-    return reinterpret_cast<void*>(function);
-}
-
 #define CXX11_STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE"
 
 const Hook kHooks[] = {
-    {"_ZN3atb6Runner7ExecuteERNS_17RunnerVariantPackE", address(execute), &g_execute},
-    {"_ZN3atb9StoreUtil15SaveLaunchParamEPvRKN3Mki11LaunchParamERKSs", address(save_launch_old),
+    {"_ZN3atb6Runner7ExecuteERNS_17RunnerVariantPackE", reinterpret_cast<void*>(execute), &g_execute},
+    {"_ZN3atb9StoreUtil15SaveLaunchParamEPvRKN3Mki11LaunchParamERKSs", reinterpret_cast<void*>(save_launch_old),
      &g_builds[0].save_launch},
-    {"_ZN3atb9StoreUtil15SaveLaunchParamEPvRKN3Mki11LaunchParamERK" CXX11_STRING "E", address(save_launch_cxx11),
-     &g_builds[1].save_launch},
-    {"_ZN3atb5Probe16IsTensorNeedSaveERKSt6vectorIlSaIlEERKSs", address(is_needed_old), &g_builds[0].need_save},
-    {"_ZN3atb5Probe16IsTensorNeedSaveERKSt6vectorIlSaIlEERK" CXX11_STRING "E", address(is_needed_cxx11),
+    {"_ZN3atb9StoreUtil15SaveLaunchParamEPvRKN3Mki11LaunchParamERK" CXX11_STRING "E",
+     reinterpret_cast<void*>(save_launch_cxx11), &g_builds[1].save_launch},
+    {"_ZN3atb5Probe16IsTensorNeedSaveERKSt6vectorIlSaIlEERKSs", reinterpret_cast<void*>(is_needed_old),
+     &g_builds[0].need_save},
+    {"_ZN3atb5Probe16IsTensorNeedSaveERKSt6vectorIlSaIlEERK" CXX11_STRING "E", reinterpret_cast<void*>(is_needed_cxx11),
      &g_builds[1].need_save},
-    {"_ZN3atb5Probe17IsSaveTensorAfterEv", address(is_saving_after), &g_save_after},
-    {"_ZN3atb5Probe18IsSaveTensorBeforeEv", address(is_saving_before), &g_save_before},
-    {"_ZN3atb5Probe21IsExecuteCountInRangeEm", address(is_in_range), &g_in_range},
-    {"_ZN3atb5Probe16IsSaveTensorDescEv", address(is_saving_desc), &g_save_desc},
-    {"_ZNK3atb6Runner12IsSaveTensorEv", address(is_saving_operator), &g_save_tensor},
+    {"_ZN3atb5Probe17IsSaveTensorAfterEv", reinterpret_cast<void*>(is_saving_after), &g_save_after},
+    {"_ZN3atb5Probe18IsSaveTensorBeforeEv", reinterpret_cast<void*>(is_saving_before), &g_save_before},
+    {"_ZN3atb5Probe21IsExecuteCountInRangeEm", reinterpret_cast<void*>(is_in_range), &g_in_range},
+    {"_ZN3atb5Probe16IsSaveTensorDescEv", reinterpret_cast<void*>(is_saving_desc), &g_save_desc},
+    {"_ZNK3atb6Runner12IsSaveTensorEv", reinterpret_cast<void*>(is_saving_operator), &g_save_tensor},
     // Called, not replaced.
     {"_ZNK3atb6Runner16GetOperationNameEv", nullptr, &g_builds[0].operation_name},
     {"_ZNK3atb6Runner16GetOperationNameB5cxx11Ev", nullptr, &g_builds[1].operation_name},

@@ -92,17 +92,13 @@ void report_out_of_memory(std::int64_t size, std::size_t allocated, std::size_t 
                                                                                                      reserved, device);
 }
 
-template <typename Function>
-void* address(Function function) noexcept {
-    return reinterpret_cast<void*>(function);
-}
-
 const Hook kHooks[] = {
-    {"_ZN3c1025ProfiledCPUMemoryReporter3NewEPvm", address(cpu_new), &g_new},
-    {"_ZN3c1025ProfiledCPUMemoryReporter6DeleteEPv", address(cpu_delete), &g_delete},
-    {"_ZN3c1025ProfiledCPUMemoryReporter11OutOfMemoryEm", address(cpu_out_of_memory), &g_out_of_memory},
-    {"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", address(report_usage), &g_report},
-    {"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", address(report_out_of_memory), &g_report_out_of_memory},
+    {"_ZN3c1025ProfiledCPUMemoryReporter3NewEPvm", reinterpret_cast<void*>(cpu_new), &g_new},
+    {"_ZN3c1025ProfiledCPUMemoryReporter6DeleteEPv", reinterpret_cast<void*>(cpu_delete), &g_delete},
+    {"_ZN3c1025ProfiledCPUMemoryReporter11OutOfMemoryEm", reinterpret_cast<void*>(cpu_out_of_memory), &g_out_of_memory},
+    {"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", reinterpret_cast<void*>(report_usage), &g_report},
+    {"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", reinterpret_cast<void*>(report_out_of_memory),
+     &g_report_out_of_memory},
 };
 
 }  // namespace

@@ -204,24 +204,19 @@ Status unmap(void* ptr) noexcept {
     return release(Named::MAPPING, ptr, "halMemUnmap", [&] { return original_of<Status (*)(void*)>(g_unmap)(ptr); });
 }
 
-template <typename Function>
-void* address(Function function) noexcept {
-    return reinterpret_cast<void*>(function);
-}
-
 const Hook kHooks[] = {
-    {"halMemAlloc", address(mem_alloc), &g_alloc},
-    {"halMemAllocInner", address(mem_alloc_inner), &g_alloc_inner},
-    {"halMemFree", address(mem_free), &g_free},
-    {"halMemFreeInner", address(mem_free_inner), &g_free_inner},
-    {"halMemCreate", address(mem_create), &g_create},
-    {"halMemCreateInner", address(mem_create_inner), &g_create_inner},
-    {"halMemRelease", address(mem_release), &g_release},
-    {"halMemReleaseInner", address(mem_release_inner), &g_release_inner},
-    {"halMemAddressReserve", address(address_reserve), &g_reserve},
-    {"halMemAddressFree", address(address_free), &g_unreserve},
-    {"halMemMap", address(map), &g_map},
-    {"halMemUnmap", address(unmap), &g_unmap},
+    {"halMemAlloc", reinterpret_cast<void*>(mem_alloc), &g_alloc},
+    {"halMemAllocInner", reinterpret_cast<void*>(mem_alloc_inner), &g_alloc_inner},
+    {"halMemFree", reinterpret_cast<void*>(mem_free), &g_free},
+    {"halMemFreeInner", reinterpret_cast<void*>(mem_free_inner), &g_free_inner},
+    {"halMemCreate", reinterpret_cast<void*>(mem_create), &g_create},
+    {"halMemCreateInner", reinterpret_cast<void*>(mem_create_inner), &g_create_inner},
+    {"halMemRelease", reinterpret_cast<void*>(mem_release), &g_release},
+    {"halMemReleaseInner", reinterpret_cast<void*>(mem_release_inner), &g_release_inner},
+    {"halMemAddressReserve", reinterpret_cast<void*>(address_reserve), &g_reserve},
+    {"halMemAddressFree", reinterpret_cast<void*>(address_free), &g_unreserve},
+    {"halMemMap", reinterpret_cast<void*>(map), &g_map},
+    {"halMemUnmap", reinterpret_cast<void*>(unmap), &g_unmap},
 };
 
 }  // namespace

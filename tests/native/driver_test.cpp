@@ -107,6 +107,21 @@ CASE(a_handle_without_properties_is_an_event_of_no_device) {
     }
 }
 
+CASE(kinds_of_memory_that_nobody_has_named_yet_are_memory_of_the_device) {
+    const auto before = own_memory_events().size();
+    const Driver driver(PLAIN_DRIVER, "");
+    const u64 word = ~u64{0} << 40 | 9ull << 10 | 1023;
+    CHECK_EQUAL(driver.release(driver.block(4096, word)), 0);
+    const auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 2);
+    for (std::size_t i = before; i < before + 2; ++i) {
+        CHECK_EQUAL(memory[i].record.device, 1023);
+        CHECK_EQUAL(static_cast<int>(memory[i].record.device_type), static_cast<int>(DeviceType::NPU));
+        CHECK_EQUAL(memory[i].record.attr, word);
+        CHECK_EQUAL(memory[i].record.used, i == before ? 4096 : 0);
+    }
+}
+
 CASE(a_release_that_the_driver_refuses_leaves_the_block) {
     const Driver driver(PLAIN_DRIVER, "");
     void* block = driver.block(4096);

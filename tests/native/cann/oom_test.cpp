@@ -87,7 +87,6 @@ CASE(one_request_through_the_runtime_fails_twice_in_the_driver_and_once_in_acl) 
         CHECK_EQUAL(static_cast<int>(failure.pool), static_cast<int>(Pool::HAL));
         CHECK_EQUAL(static_cast<int>(failure.device_type), static_cast<int>(DeviceType::NPU));
         CHECK_EQUAL(failure.device, 1);
-        CHECK_EQUAL(failure.ptr, 0u);
         CHECK(failure.stack_c != 0);
         CHECK(frames_of(failure.stack_c) > 3);  // though no stacks were asked for
     }
@@ -96,6 +95,11 @@ CASE(one_request_through_the_runtime_fails_twice_in_the_driver_and_once_in_acl) 
         CHECK_EQUAL(failures[static_cast<std::size_t>(i)].attr, kDriverCode);
         CHECK_EQUAL(text_of(failures[static_cast<std::size_t>(i)].name), "halMemAlloc");
     }
+    // The driver was asked for huge pages first; its flag word says so.
+    const u64 word = MEMF_DEV | MEMF_HBM | MEMF_ALIGN9 | 1 | 33ull << MEMF_MODULE_SHIFT;
+    CHECK_EQUAL(failures[0].ptr, word | MEMF_HUGE);
+    CHECK_EQUAL(failures[1].ptr, word);
+    CHECK_EQUAL(failures[2].ptr, 0u);
     // What AscendCL was asked for, and what the whole card had then.
     CHECK_EQUAL(failures[2].size, kTooMuch - 32);
     CHECK_EQUAL(failures[2].attr, kAclCode);
