@@ -198,8 +198,11 @@ void unregister_regions(void*, const Refs* batch) {
 }  // namespace mstx
 
 extern "C" __attribute__((visibility("default"))) int InitInjectionMstx(int (*get_table)(int, void****, unsigned*)) {
-    if (!mstx::is_listening)
-        return reinterpret_cast<decltype(&InitInjectionMstx)>(dlsym(RTLD_NEXT, "InitInjectionMstx"))(get_table);
+    if (!mstx::is_listening) {
+        // Not RTLD_NEXT, which our dlsym can only pass on where it is compiled to a tail call: not under a sanitizer.
+        void* hook = dlopen("libascend_kernel_hook.so", RTLD_NOW | RTLD_NOLOAD);
+        return reinterpret_cast<decltype(&InitInjectionMstx)>(dlsym(hook, "InitInjectionMstx"))(get_table);
+    }
     void*** slots = nullptr;
     unsigned entries = 0;
     if (get_table(2, &slots, &entries) != 0) return 1;
