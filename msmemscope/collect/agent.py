@@ -133,8 +133,8 @@ class Feed:
         return changed
 
     def note_npus(self, cut: Cut, now: float) -> None:
-        """Which cards this process uses, for the samples; not from every batch, for looking costs milliseconds."""
-        if now >= self.next_npus:
+        """Which cards this process uses, for the samples. To look for more takes milliseconds, for the first nothing."""
+        if not self.npus or now >= self.next_npus:
             self.next_npus = now + 1
             self.npus |= npus_in(cut["cols"], DeviceType.NPU)
 

@@ -136,6 +136,7 @@ class Usage:
         self._own_namespace = in_own_pid_namespace() if own_namespace is None else own_namespace
         self._cards: CardWatch | None = None
         self._cards_ts = 0
+        self._told = ""  # of gave_up
         self._sent: dict[tuple[int, str], tuple[int, tuple[int | None, ...]]] = {}
 
     @property
@@ -152,8 +153,9 @@ class Usage:
         ts = time.monotonic_ns()
         rows = [*self._host_rows(known, ts), *self._card_rows(known)]
         self._forget(known)
-        if not rows:
+        if not rows and self.gave_up == self._told:
             return None
+        self._told = self.gave_up
         return {"ts": ts, "interval_ms": round(self._interval_s * 1000), "cards": self.gave_up[:256], "rows": rows}
 
     def stop(self) -> None:

@@ -214,9 +214,10 @@ def _memory(finding: Finding) -> Iterator[str]:
     calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
     yield f"    {len(evidence['failures'])} failed calls: {printable(calls)}"
     for row in evidence["alive"][:_ALIVE]:
-        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"] or row["owner"]
+        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
         blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
-        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {row['pool']}"
+        pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
+        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
         yield f"    {alive}: {printable(place or 'no stack')}"
     for pool in evidence["pools"]:
         if pool["free"]:

@@ -260,6 +260,7 @@ def test_the_console_tells_it_first(tmp_path: Path) -> None:
     assert any("7 failed calls: halMemAlloc (code 6), aclrtMallocAlign32 (code 207001)" in line for line in part)
     alive = "32 MiB alive in 2 blocks of PTA: /src/train.py(30): load"
     assert any(line.strip() == alive for line in part)
+    assert any(line.strip() == "8.0 MiB alive in 1 block of CANN@HCCL: no stack" for line in part)
     assert any("36 MiB free in PTA of 80 MiB, the largest piece 18 MiB" in line for line in part)
     assert "LEAK" not in text
     assert [line for line in lines if line][-1].startswith("msMemScope: rank 0 ran out of memory at train.py:44; ")
