@@ -6,7 +6,6 @@ after each step, printed with the time by the program.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,17 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from simulated import npu_environment
 
 from msmemscope.collect.session import hook_library
 from msmemscope.tables import Run
 from msmemscope.vocabulary import UNKNOWN, Flag, Kind, Pool, StepSource
 
-if importlib.util.find_spec("torch_npu") is None or not os.environ.get("ASCEND_HOME_PATH"):
-    pytest.skip("torch_npu, or a CANN for it (ASCEND_HOME_PATH), is not here", allow_module_level=True)
-
 LIMIT_S = 120
 COMMAND = Path(__file__).resolve().parents[2] / "packaging" / "msmemscope"
-OURS = ("LD_PRELOAD", "MSTX_INJECTION_PATH", "MSMEMSCOPE_LIB_PATH", "MSMEMSCOPE_SESSION", "MSMEMSCOPE_DEFERRED")
 
 # Tensors from before start(), a training loop, and an end that frees everything. {…}: where msmemscope is imported.
 PROGRAM = """
@@ -109,10 +105,9 @@ def watched(tmp_path: Path) -> Watched:
     def run(program: str, *command: str, status: int = 0, **environment: str) -> Outcome:
         script, output = tmp_path / "program.py", tmp_path / "out"
         script.write_text(program, encoding="utf-8")
-        kept = {name: value for name, value in os.environ.items() if name not in OURS}
         done = subprocess.run(
             [*(command or (sys.executable,)), str(script), str(output)],
-            env={**kept, "OMP_NUM_THREADS": "1", "TASK_QUEUE_ENABLE": "0", **environment},
+            env=npu_environment(**{"TASK_QUEUE_ENABLE": "0", **environment}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -225,10 +220,9 @@ import torch_npu
 seen.append([os.environ.get(name) for name in names])
 print(seen)
 """
-    kept = {name: value for name, value in os.environ.items() if name not in OURS}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**kept, "LD_PRELOAD": "/lib/not-there.so"},
+        env=npu_environment(LD_PRELOAD="/lib/not-there.so"),
         capture_output=True,
         text=True,
         check=True,

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count, read_dumps
-from running import environment
+from simulated import DEADLINE_S, PROGRAMS, npu_environment
 
-PROGRAMS = Path(__file__).resolve().parent / "programs"
-LIMIT_S = 240
 MARKS_PER_RANK, ITERATIONS, RANKS = 2, 50, 2
 
 
@@ -30,11 +28,11 @@ def shell(tmp_path: Path, line: str, *options: str, **variables: str) -> list[Du
     done = subprocess.run(
         [*tool, "bash", str(script), *options],
         cwd=tmp_path,
-        env=environment(**variables),
+        env=npu_environment(**variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,0 +1,50 @@
+"""The simulated CANN that these tests run the real torch_npu on: whether it is here, and the environment it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+CANN = Path(os.environ.get("MEMSCOPE_CANN", ROOT / "build" / "simulator" / "cann"))
+DEADLINE_S = 240.0
+
+# What a developer's shell may have set and a test must not depend on.
+UNSET = (
+    "ASCEND_",
+    "NPUSIM_",
+    "TASK_QUEUE_ENABLE",
+    "PYTORCH_NPU_ALLOC_CONF",
+    "LD_PRELOAD",
+    "MSMEMSCOPE",
+    "MSTX_",
+    "TORCH_DEVICE",
+)
+
+
+def why_not() -> str | None:
+    """Why these tests cannot run here, in one line; None when they can."""
+    if importlib.util.find_spec("torch_npu") is None:
+        refused = ROOT / ".venv-npu" / "unavailable"
+        return refused.read_text().strip() if refused.exists() else "no torch_npu in this Python: `make test-npu`"
+    if not (CANN / "lib64" / "libopapi.so").exists():
+        return f"no simulated CANN with operators in {CANN}: `make setup-npu`"
+    return None
+
+
+def npu_environment(**changes: str) -> dict[str, str]:
+    """The environment of a process that uses the simulated NPUs, with `changes`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
+    places = [ROOT / "simulator" / "python", ROOT / "examples", *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment |= {
+        "ASCEND_HOME_PATH": str(CANN),
+        "ASCEND_OPP_PATH": str(CANN / "opp"),
+        "LD_LIBRARY_PATH": str(CANN / "lib64"),
+        "PYTHONPATH": os.pathsep.join(map(str, places)),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "OMP_NUM_THREADS": "1",
+    }
+    return environment | changes
