@@ -54,4 +54,5 @@ ACLNN(ForeachAddcdivScalarV2, (Ins a, Ins b, Ins c, Number value, Outs out),
 ACLNN(ForeachAddcdivScalarList, (Ins a, Ins b, Ins c, In values, Outs out),
       out = at::_foreach_addcdiv(*a, *b, *c, numbers(values)))
 ACLNN(ForeachNonFiniteCheckAndUnscale, (InOuts gradients, InOut found_inf, In inverse_scale),
-      at::_amp_foreach_non_finite_check_and_unscale_(*gradients, *found_inf, *inverse_scale))
+      at::Tensor found = *found_inf;
+      at::_amp_foreach_non_finite_check_and_unscale_(*gradients, found, *inverse_scale))
