@@ -19,6 +19,7 @@ from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 Table = dict[str, Any]
 
+SITE_KEY = ("process", "device_type", "device", "pool", "stack_py", "stack_c")
 DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
 _SEGMENT_DTYPES = {
     "process": np.uint32,
@@ -135,6 +136,18 @@ def counted_once(live: Table, layout: Layout) -> npt.NDArray[np.bool_]:
     for row in np.flatnonzero(is_driver(live)).tolist():
         keep[row] = (int(live["process"][row]), int(live["allocation_id"][row])) not in keys
     return keep
+
+
+def segment_sites(live: Table, layout: Layout) -> set[tuple[int, ...]]:
+    """Sites, as SITE_KEY, that allocate a pool's segments: at least half of what is alive of them holds blocks of a
+    pool. What grows there grows because the pool does, and the line is whichever happened to ask when it was full."""
+    once = counted_once(live, layout)
+    totals: dict[tuple[int, ...], list[int]] = {}
+    for row in np.flatnonzero(is_driver(live)).tolist():
+        entry = totals.setdefault(tuple(int(live[name][row]) for name in SITE_KEY), [0, 0])
+        entry[0] += int(live["size"][row])
+        entry[1] += 0 if once[row] else int(live["size"][row])
+    return {key for key, (size, filled) in totals.items() if filled and 2 * filled >= size}
 
 
 def _segments_at(live: Table, rows: npt.NDArray[np.bool_], mapped: Mappings | None, device: int) -> Table:

@@ -133,7 +133,7 @@ class Feed:
         return changed
 
     def note_npus(self, cut: Cut, now: float) -> None:
-        """Which cards this process uses, for the samples. To look for more takes milliseconds, for the first nothing."""
+        """Which cards this process uses, for the samples. The first costs nothing to see, more of them milliseconds."""
         if not self.npus or now >= self.next_npus:
             self.next_npus = now + 1
             self.npus |= npus_in(cut["cols"], DeviceType.NPU)

@@ -6,8 +6,10 @@ In: a run. Out: `Analysis`. Nothing is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import (
@@ -19,10 +21,11 @@ from msmemscope.analysis.blocks import (
     rows_by_ring,
     track,
 )
-from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.findings import LEAK, Finding
 from msmemscope.analysis.incidents import Incidents, find_incidents
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.analysis.oom import DeviceUse, find_out_of_memory
+from msmemscope.analysis.segments import SITE_KEY, Mappings, lay_out, segment_sites
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect.settings import Config
 from msmemscope.report.summary import Summary, summarise
@@ -57,8 +60,16 @@ def analyse(
     findings: list[Finding] = []
     active = config_of(run, config).active_analysis
     look = "leaks" in active
+    leaked = tracked.live
     if look:
-        findings += find_leaks(tracked, run.stack, capacity=capacity(run))
+        room = capacity(run)
+        findings += find_leaks(tracked, run.stack, capacity=room)
+        # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
+        if any(finding.kind == LEAK for finding in findings):
+            leaked, mappings = alive_at_last_step(run, tracked)
+            sites = segment_sites(leaked, lay_out(leaked, mappings))
+            if sites:
+                findings = find_leaks(without_sites(tracked, sites), run.stack, capacity=room)
     # That memory ran out is a fact and not a matter of taste: only `--analysis none` does not want to hear of it.
     incidents = find_incidents(run) if active else Incidents()
     findings += find_out_of_memory(
@@ -70,8 +81,6 @@ def analyse(
         leaks=findings,
     )
     summary = summarise(run, tracked, findings, leaks_looked_for=look, left_out_incidents=incidents.left_out)
-    # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
-    leaked = alive_at_last_step(run, tracked) if summary.leaks else tracked.live
     return Analysis(run, tracked, summary, leaked, incidents)
 
 
@@ -79,15 +88,29 @@ def _unknown(*_: object) -> DeviceUse:
     return DeviceUse()
 
 
-def alive_at_last_step(run: Run, tracked: Tracked) -> Table:
-    """Every block that was alive when its process's last complete step ended.
+def without_sites(tracked: Tracked, keys: set[tuple[int, ...]]) -> Tracked:
+    """The same, with sites (SITE_KEY) that never held anything: their numbers stay."""
+    columns = zip(*(tracked.sites[name].tolist() for name in SITE_KEY), strict=True)
+    empty = np.array([key in keys for key in columns], bool)
+
+    def rest(table: Table) -> Table:
+        keep = ~empty[table["site"]]
+        return {name: column[keep] for name, column in table.items()}
+
+    return replace(tracked, site_steps=rest(tracked.site_steps), survivors=rest(tracked.survivors))
+
+
+def alive_at_last_step(run: Run, tracked: Tracked) -> tuple[Table, dict[int, Mappings]]:
+    """Every block that was alive when its process's last complete step ended, and each process's mappings then.
 
     What is alive at the very end says little: a program that ends in good order frees what it leaked.
     """
     tracker = BlockTracker(_FEW_POINTS)
     index = add_processes(tracker, run.processes)
-    for batch in run.events(columns=[*TRACKER_COLUMNS, "ring"], kinds=(Kind.MALLOC, Kind.FREE)):
-        columns = event_columns(batch)
+    mappings: dict[int, Mappings] = {}
+    names = (*TRACKER_COLUMNS, "attr")
+    for batch in run.events(columns=[*names, "ring"], kinds=(Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP)):
+        columns = event_columns(batch, names)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             process = index.get(ring)
             if process is None:
@@ -95,7 +118,8 @@ def alive_at_last_step(run: Run, tracked: Tracked) -> Table:
             until = columns["step"][rows] <= tracked.last_complete_step.get(process, -1)
             part = {name: column[rows][until] for name, column in columns.items()}
             tracker.feed(process, len(part["kind"]), part)
-    return tracker.live()
+            mappings.setdefault(process, Mappings()).take(part)
+    return tracker.live(), mappings
 
 
 _FEW_POINTS = 1_000  # of the levels per site and step, which are not asked for

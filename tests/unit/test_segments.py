@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from fake_run import FakeRun, frame, process
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
 from msmemscope.analysis.segments import Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.report.analysed import analyse
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20
@@ -116,3 +118,25 @@ def test_flag_words_are_decoded() -> None:
     assert owner_of(Pool.CUDA, DeviceType.CUDA, 0) == ""
     assert (alloc_type(Flag.HANDLE), alloc_type(Flag.PINNED)) == ("create", "alloc")
     assert [MODULES.index(name) for name in ("HCCL", "RUNTIME", "APP", "GE", "AML")] == [3, 7, 33, 45, 74]
+
+
+def test_a_pool_that_grows_accuses_no_line_of_its_segments() -> None:
+    """train.py:7 keeps a block per step. Every fifth time torch's pool is full when train.py:6 asks, and grows."""
+    run = FakeRun([process(1)], batch_rows=500)
+    main = frame("/src/train.py", "<module>", 9)
+    bystander, culprit = (run.frames(frame("/src/train.py", "train", line), main) for line in (6, 7))
+    hccl = run.frames(frame("/src/train.py", "communicate", 8), main)
+    hal = {"device_type": NPU, "device": 0, "pool": Pool.HAL}
+    pta = hal | {"pool": Pool.PTA}
+    for step in range(30):
+        now, base = 1000 * (step + 1), (1000 + 4 * step) * MIB
+        if step % 5 == 0:
+            run.malloc(now, base, 20 * MIB, step=step, stack_py=bystander, attr=33 << 56, **hal)
+        run.malloc(now + 1, base, 4 * MIB, step=step, stack_py=culprit, **pta)
+        run.malloc(now + 2, (9000 + step) * MIB, MIB, step=step, stack_py=hccl, attr=3 << 56, **hal)
+        run.add(Kind.STEP, now + 3, step=step + 1, attr=step + 1)
+    analysis = analyse(run)  # type: ignore[arg-type]
+    # HCCL's own blocks are nobody's segments: that they pile up is still told.
+    assert sorted((leak.line, leak.pool) for leak in analysis.summary.leaks) == [(7, "PTA"), (8, "HAL")]
+    holdings = {(h.pool, h.leaks) for h in analysis.summary.holdings}
+    assert holdings == {("HAL", 1), ("PTA", 1)}
