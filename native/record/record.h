@@ -38,7 +38,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(ACCESS, 20, "ptr, size; aux: 0 unknown, 1 read, 2 write; name: operator; attr: string, dtype and shape")         \
     X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                              \
     X(OP_END, 22, "as OP_START")                                                                                       \
-    X(KERNEL_LAUNCH, 23, "name: kernel; ptr: stream id; attr: task id; aux: framework")                                \
+    X(KERNEL_LAUNCH, 23,                                                                                               \
+      "name: kernel; ptr: stream id; attr: task id; aux: framework (0 runtime, 1 ATB: attr is a string, its path)")    \
     X(KERNEL_START, 24,                                                                                                \
       "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                  \
     X(KERNEL_END, 25, "as KERNEL_START")                                                                               \

@@ -7,7 +7,6 @@ after each step, printed with the time by the program.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
