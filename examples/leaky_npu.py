@@ -60,7 +60,10 @@ def main() -> None:
         if rank == 1:
             debug_maps.append(torch.rand(500, 500, device=device))  # LEAK 2
         allocated.append(torch.npu.memory_allocated())
-    print(f"rank {rank}: memory_allocated() grows by {allocated[-1] - allocated[-2]} bytes a step")
+    # One write, so that two ranks do not share a line.
+    print(
+        f"rank {rank}: memory_allocated() grows by {allocated[-1] - allocated[-2]} bytes a step\n", end="", flush=True
+    )
     if rank == 0:
         print(f"first loss {losses[0].item():.4f}, last loss {losses[-1].item():.4f}")
     dist.destroy_process_group()
