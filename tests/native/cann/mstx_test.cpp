@@ -192,7 +192,7 @@ CASE(blocks_from_before_recording_are_known_with_their_times) {
     pta_malloc(1, 0x9000, 512, 4096);
     const u64 after = monotonic_ns();
     CHECK(own::rings().empty());
-    memscope_set_devices("npu:6");  // said last, and holds for what was remembered too
+    memscope_set_devices("npu:4");  // said last, and holds for what was remembered too
     memscope_start();
     pta_free(1, 0x9000, 4096);
     memscope_set_devices("npu");
