@@ -66,14 +66,17 @@ def events(run: Path, *pools: Pool) -> Iterator[dict[str, int]]:
 
 
 def test_used_and_total_of_the_pool_are_torchs_own_after_every_step(recorded: Recorded) -> None:
-    used, total, after = 0, 0, {}
-    for event in events(recorded.run, Pool.PTA):
-        used += event["size"] if event["kind"] == Kind.MALLOC else -event["size"]
-        total = event["total"]
-        after[event["step"]] = {"allocated": used, "reserved": total}
+    """What the records add up to, and what each says itself."""
+    pool = list(events(recorded.run, Pool.PTA))
     assert len(recorded.counters) == 5
     for said in recorded.counters:
-        assert after[said["step"]] == {"allocated": said["allocated"], "reserved": said["reserved"]}, said
+        before = [event for event in pool if event["ts"] < said["ns"]]
+        kept = sum(event["size"] if event["kind"] == Kind.MALLOC else -event["size"] for event in before)
+        assert (kept, before[-1]["used"], before[-1]["total"]) == (
+            said["allocated"],
+            said["allocated"],
+            said["reserved"],
+        )
 
 
 def test_the_sum_of_driver_events_is_the_drivers_own_counter(recorded: Recorded) -> None:

@@ -1,13 +1,14 @@
 """A small GPT on npu:0 that says after every step what torch's own counters are.
 
-Writes one JSON line per step to the path in its first argument: step, memory_allocated(), memory_reserved(), loss.
-Ends its steps with msmemscope.step().
+Writes one JSON line per step to the path in its first argument: step, loss, memory_allocated(), memory_reserved() and
+the time they were asked for (CLOCK_MONOTONIC, ns). Ends its steps with msmemscope.step().
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -68,7 +69,12 @@ def main() -> None:
             optimizer.step()
             value = loss.item()
             del logits, loss
-            counters = {"allocated": torch.npu.memory_allocated(), "reserved": torch.npu.memory_reserved()}
+            torch.npu.synchronize()
+            counters = {
+                "ns": time.monotonic_ns(),
+                "allocated": torch.npu.memory_allocated(),
+                "reserved": torch.npu.memory_reserved(),
+            }
             log.write(json.dumps({"step": step, "loss": value, **counters}) + "\n")
             msmemscope.step()
 
