@@ -25,9 +25,9 @@ __attribute__((noinline)) u32 walk_slowly(const void* caller, void** addresses, 
     u32 first = 0;
     while (first < count && all[first] != caller) ++first;
     if (first == count) first = 0;  // a signed return address: the range has to do
-    while (first < count && contains(skipped, reinterpret_cast<u64>(all[first]))) ++first;
     u32 written = 0;
-    for (u32 at = first; at < count && written < max; ++at) addresses[written++] = all[at];
+    for (u32 at = first; at < count && written < max; ++at)
+        if (!contains(skipped, reinterpret_cast<u64>(all[at]))) addresses[written++] = all[at];
     return written;
 }
 
@@ -57,7 +57,7 @@ u32 walk_quickly(u64 pc, u64 sp, u64 fp, void** addresses, u32 max, CodeRange sk
     };
     u32 count = 0;
     while (pc != 0) {
-        if (count != 0 || !contains(skipped, pc)) addresses[count++] = reinterpret_cast<void*>(pc);
+        if (!contains(skipped, pc)) addresses[count++] = reinterpret_cast<void*>(pc);
         if (count == max) break;
         const u64 rule = rule_of(pc - 1);
         u64 cfa = static_cast<u64>(cfa_offset_of(rule));

@@ -10,7 +10,8 @@ struct CodeRange {
     u64 begin, end;
 };
 
-// At most `max` of them. Those at the top that lie in `skipped` (our own frames) are left out. 0: none.
+// At most `max` of them. Those that lie in `skipped` are left out: our own frames, which are on top and wherever one
+// hooked function called another. 0: none.
 // No allocation, no lock once the addresses are known.
 u32 walk_native_stack(void** addresses, u32 max, CodeRange skipped) noexcept;
 
