@@ -101,7 +101,7 @@ test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
 .PHONY: test-npu
 test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
-	else set -x; TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pytest tests/npu; fi
+	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest tests/npu; fi
 
 .PHONY: test-asan
 test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,72 +13,83 @@ import pytest
 
 TRAINING = Path(__file__).parent / "models" / "training.py"
 
-Train = Callable[..., dict[str, Any]]
+# name -> arguments of training.py, environment
+RUNS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "nano_gpt": (["nano_gpt", "--autocast"], {}),
+    "resnet18": (["resnet18", "--autocast"], {}),
+    "llama": (["llama", "--autocast"], {}),
+    "moe": (["moe", "--autocast"], {}),
+    "llama, eager attention": (["llama", "--option", 'attention="eager"'], {}),
+    "no queue": (["nano_gpt", "--option", "fused=false"], {"TASK_QUEUE_ENABLE": "0"}),
+    "workspaces of their own": (["nano_gpt", "--option", "fused=false"], {"TASK_QUEUE_ENABLE": "2"}),
+    "expandable segments": (["nano_gpt"], {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}),
+    "asynchronous streams": (["nano_gpt"], {"NPUSIM_ASYNC": "1"}),
+    "dropout": (["nano_gpt", "--steps", "10", "--option", "dropout=0.2", "--option", "fused=false"], {}),
+    "dropout, fused attention": (["nano_gpt", "--steps", "10", "--option", "dropout=0.2"], {}),
+}
+MODELS = ["nano_gpt", "resnet18", "llama", "moe"]
+
+Trained = Callable[[str], dict[str, Any]]
 
 
-@pytest.fixture(scope="session")
-def train(on_npu: Any) -> Train:
-    """Train a model and return what training.py said; equal calls run once."""
-    said: dict[Any, dict[str, Any]] = {}
+@pytest.fixture(scope="module")
+def trained(on_npu: Any) -> Iterator[Trained]:
+    """Return what training.py said in a run of RUNS; they run ahead, one per core, for most of a run is importing."""
+    with ThreadPoolExecutor(min(os.cpu_count() or 2, 8)) as executor:
+        runs = {
+            name: executor.submit(on_npu, TRAINING, *arguments, **environment)
+            for name, (arguments, environment) in RUNS.items()
+        }
 
-    def run(model: str, *arguments: str, **environment: str) -> dict[str, Any]:
-        key = (model, arguments, tuple(environment.items()))
-        if key not in said:
-            done = on_npu(TRAINING, model, *arguments, **environment)
+        def said(name: str) -> dict[str, Any]:
+            done = runs[name].result()
             assert done.returncode == 0, done.stderr
-            said[key] = json.loads(done.stdout.splitlines()[-1])
-        return said[key]
+            result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            return result
 
-    return run
+        yield said
+        executor.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("model", ["nano_gpt", "resnet18", "llama", "moe"])
-def test_losses_equal_the_cpu(train: Train, model: str) -> None:
-    said = train(model, "--autocast")
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_equal_the_cpu(trained: Trained, model: str) -> None:
+    said = trained(model)
     # The operators are the CPU's own; only fused ones, written here, round differently.
     assert said["npu"] == pytest.approx(said["cpu"], rel=1e-5)
     assert said["npu"][-1] < 0.9 * said["npu"][0]
 
 
-@pytest.mark.parametrize("model", ["nano_gpt", "resnet18", "llama", "moe"])
-def test_losses_in_bfloat16_start_where_the_cpu_starts_and_fall(train: Train, model: str) -> None:
-    said = train(model, "--autocast")
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_in_bfloat16_start_where_the_cpu_starts_and_fall(trained: Trained, model: str) -> None:
+    said = trained(model)
     # Which operators run in bfloat16 is torch_npu's decision here and torch's there, so the ways part.
     assert said["npu_bf16"][0] == pytest.approx(said["cpu_bf16"][0], rel=0.01)
     assert said["npu_bf16"] != said["npu"]
     assert said["npu_bf16"][-1] < 0.9 * said["npu_bf16"][0]
 
 
-def test_batch_normalisation_learns_the_same_statistics(train: Train) -> None:
-    said = train("resnet18", "--autocast")
+def test_batch_normalisation_learns_the_same_statistics(trained: Trained) -> None:
+    said = trained("resnet18")
     assert said["finish_npu"] == pytest.approx(said["finish_cpu"], rel=1e-4)
 
 
-@pytest.mark.parametrize("attention", [[], ["--option", 'attention="eager"']], ids=["fused", "eager"])
-def test_llama_generates_the_same_tokens(train: Train, attention: list[str]) -> None:
-    said = train("llama", "--autocast", *attention)
+@pytest.mark.parametrize("run", ["llama", "llama, eager attention"])
+def test_llama_generates_the_same_tokens(trained: Trained, run: str) -> None:
+    said = trained(run)
     assert len(said["finish_npu"]) == 2 * (4 + 6)
     assert said["finish_npu"] == said["finish_cpu"]
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        pytest.param({"TASK_QUEUE_ENABLE": "0"}, id="no queue"),
-        pytest.param({"TASK_QUEUE_ENABLE": "2"}, id="workspaces of their own"),
-        pytest.param({"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}, id="expandable segments"),
-        pytest.param({"NPUSIM_ASYNC": "1"}, id="asynchronous streams"),
-    ],
-)
-def test_losses_do_not_depend_on_how_torch_npu_works(train: Train, environment: dict[str, str]) -> None:
-    said = train("nano_gpt", "--option", "fused=false", **environment)
+@pytest.mark.parametrize("run", ["no queue", "workspaces of their own", "expandable segments", "asynchronous streams"])
+def test_losses_do_not_depend_on_how_torch_npu_works(trained: Trained, run: str) -> None:
+    said = trained(run)
     assert said["npu"] == pytest.approx(said["cpu"], rel=1e-5)
     assert said["npu"][-1] < 0.9 * said["npu"][0]
 
 
-@pytest.mark.parametrize("fused", ["true", "false"])
-def test_training_with_dropout_still_learns(train: Train, fused: str) -> None:
-    said = train("nano_gpt", "--steps", "10", "--option", "dropout=0.2", "--option", f"fused={fused}")
+@pytest.mark.parametrize("run", ["dropout", "dropout, fused attention"])
+def test_training_with_dropout_still_learns(trained: Trained, run: str) -> None:
+    said = trained(run)
     assert said["npu"][-1] < 0.9 * said["npu"][0]
     # Dropout takes part: with these seeds the devices drop different elements.
     assert said["npu"] != pytest.approx(said["cpu"], rel=1e-4)
