@@ -196,6 +196,7 @@ class Shard:
         if batch.offset == ring.expected:
             if self._is_full() or not self._journaled(data):
                 return []
+            self._said.discard("journal")  # a batch says that there is room again; a small message may fit all the time
             self._take(ring, batch)
             return [self._ack(batch.ring, ring.expected, batch.round, rewind=False)]
         return [self._ack(batch.ring, ring.expected, batch.round, rewind=True)]
@@ -274,7 +275,6 @@ class Shard:
         except OSError as error:
             self._say("journal", f"cannot write the journal ({error.strerror}); nothing is lost, trying again")
             return False
-        self._said.discard("journal")
         return True
 
     def _is_full(self) -> bool:

@@ -62,6 +62,7 @@ class Incident:
     alive: Table = field(default_factory=dict)
     spaces: tuple[PoolSpace, ...] = ()
     pool_totals: dict[int, int] = field(default_factory=dict)  # pool -> reserved, as the pool itself says
+    piece_bytes: int = 0  # physical memory that the failing request itself already had; not in `alive`
     driver_bytes: int = 0  # the process's own memory from the driver on the device
 
     @property
@@ -201,7 +202,9 @@ class _Replay:
     def _describe(self, incident: Incident) -> None:
         live = self._tracker.live()
         layout = lay_out(live, {0: self._mappings})
-        keep = counted_once(live, layout) & _here(live, incident)
+        pieces = self._pieces(incident, live, layout)
+        incident.piece_bytes = int(live["size"][pieces].sum())
+        keep = counted_once(live, layout) & _here(live, incident) & ~pieces
         incident.alive = {name: column[keep] for name, column in live.items()}
         incident.alive["segment_allocation_id"] = layout.segment_allocation_id[keep]
         ids = incident.alive["allocation_id"].tolist()
@@ -213,6 +216,12 @@ class _Replay:
         for at in np.flatnonzero(~steps["complete"] & (steps["end_reserved"] >= 0)).tolist():
             if (steps["device_type"][at], steps["device"][at]) == (incident.device_type, incident.device):
                 incident.pool_totals[int(steps["pool"][at])] = int(steps["end_reserved"][at])
+
+    @staticmethod
+    def _pieces(incident: Incident, live: Table, layout: Layout) -> np.ndarray[Any, Any]:
+        """Physical memory that the failing request had got when its next piece was refused: nothing leads to it yet."""
+        handles = (live["flags"] & Flag.HANDLE != 0) & (live["tid"] == incident.tid) & _here(live, incident)
+        return np.asarray(handles & ~np.isin(live["allocation_id"], layout.segments["allocation_id"]))
 
 
 def _same(incident: Incident, place: tuple[int, int]) -> bool:

@@ -11,6 +11,7 @@ evidence:
     alive           of the first incident, by line and pool, largest first: {file, line, function, pool, owner, bytes,
                     blocks}; "before recording began" instead of a line for blocks from then
     alive_bytes, alive_blocks
+    piece_bytes     physical memory that the failing request had already got, in pieces; not among `alive`
     pools           {pool, used, reserved, free, largest_free}; reserved as the pool says, else as its segments say
     device_used, device_total, others_bytes   null where nobody says
 """
@@ -113,6 +114,7 @@ def _finding(
         "recovered": first.recovered,
         "failures": [_failure(failure, text) for failure in first.failures],
         "alive": alive[: options.lines],
+        "piece_bytes": first.piece_bytes,
         "alive_bytes": int(first.alive["size"].sum()),
         "alive_blocks": len(first.alive["size"]),
         "pools": pools,

@@ -135,6 +135,21 @@ def test_a_framework_that_does_not_know_its_device_joins() -> None:
     assert [(one.device, len(one.failures)) for one in program.incidents()] == [(4, 2), (5, 1)]
 
 
+def test_pieces_of_the_failing_request_are_not_what_was_alive() -> None:
+    """Expandable segments: physical memory is created piece by piece, and mapped when all of it is there."""
+    program = Program()
+    for number in range(4):
+        program.event("malloc", 0x5000 + number, 20 * MIB, HAL, flags=Flag.HANDLE, tid=100)
+        if number == 0:  # of an earlier request
+            program.run.add(Kind.MAP, program.now, ptr=700 * MIB, size=20 * MIB, attr=0x5000, **HAL)
+    program.event("malloc", 0x6000, 20 * MIB, HAL, flags=Flag.HANDLE, tid=7)  # another thread's
+    program.fail("halMemCreate", 20 * MIB, used=64 * GIB, total=64 * GIB)
+    (incident,) = program.incidents()
+    assert incident.piece_bytes == 60 * MIB
+    assert sorted((incident.alive["size"] // MIB).tolist()) == [2, 8, 12, 20, 20, 30]
+    assert program.finding().evidence["others_bytes"] == 64 * GIB - (88 + 100) * MIB
+
+
 def test_memory_at_the_next_attempt_is_no_error() -> None:
     program = Program()
     program.fail("halMemAlloc", 4 * MIB)
