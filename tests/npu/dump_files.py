@@ -7,6 +7,7 @@ when `word:` follows.
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sqlite3
 import sys
@@ -67,7 +68,9 @@ def read_dumps(output: Path) -> list[DumpFile]:
 
 
 def attr(row: dict[str, str]) -> dict[str, str]:
-    """The key-value pairs of a row's Attr."""
+    """The key-value pairs of a row's Attr, a JSON object in a database."""
+    if row["Attr"].startswith('{"'):
+        return dict(json.loads(row["Attr"]))
     return dict(_PAIR.findall(row["Attr"].strip("{}")))
 
 

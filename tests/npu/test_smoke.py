@@ -59,7 +59,7 @@ def check_files(files: list[DumpFile]) -> None:
         assert file.header == COLUMNS
         check_pairs(file)
         if file.device != "cpu":
-            assert check_used(file) > 100
+            assert check_used(file) >= 2 * ITERATIONS
 
 
 def check_marks(files: list[DumpFile]) -> None:
@@ -164,8 +164,8 @@ def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path
     log = tmp_path / "counters.jsonl"
     program = f"{sys.executable} {PROGRAMS / 'gpt.py'} {log}"
     files = shell(tmp_path, program, "--analysis=leaks", "--events=alloc,free", TASK_QUEUE_ENABLE="2")
-    assert len(files) == 1
-    assert check_used(files[0]) > 1000
-    assert check_pairs(files[0]) > 500
+    (card,) = (file for file in files if file.device != "cpu")
+    assert check_used(card) > 1000
+    assert check_pairs(card) > 500
     assert count(files, type="PTA_WORKSPACE") > 0
     assert os.path.getsize(log) > 0  # noqa: PTH202 - the program got to its end
