@@ -49,6 +49,9 @@ CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.
 CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
 NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
 GENERATOR = -G Ninja
+# `make check` and `make test-native` share a build: everything, with warnings as errors.
+CONFIGURE_NATIVE = cmake -S . -B build/native $(GENERATOR) -DMEMSCOPE_WERROR=ON -DMEMSCOPE_TESTS=ON \
+  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
 
 ##@ Use
 
@@ -86,7 +89,7 @@ test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
-	cmake -S . -B build/native $(GENERATOR) $(NATIVE_TESTS)
+	$(CONFIGURE_NATIVE)
 	$(call CMAKE_BUILD,build/native)
 	ctest --test-dir build/native --output-on-failure
 
@@ -119,7 +122,7 @@ test-tsan: $(TOOLS) ## native tests under ThreadSanitizer
 test-aarch64: $(TOOLS) ## cross-compile the native part for aarch64 and run its tests under qemu-user
 	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
 	  echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
-	cmake -S . -B build/aarch64 $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_TOOLCHAIN_FILE=tools/aarch64-toolchain.cmake
+	cmake -S . -B build/aarch64 $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_TOOLCHAIN_FILE=tools/aarch64-toolchain.cmake -DMEMSCOPE_CANN_TESTS=OFF
 	$(call CMAKE_BUILD,build/aarch64)
 	ctest --test-dir build/aarch64 --output-on-failure
 
@@ -157,9 +160,8 @@ generated: $(TOOLS) ## generated files are what their sources say
 
 .PHONY: warnings
 warnings: $(TOOLS) ## the whole native part compiles with warnings as errors
-	cmake -S . -B build/warnings $(GENERATOR) -DMEMSCOPE_WERROR=ON -DMEMSCOPE_TESTS=ON \
-	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
-	$(call CMAKE_BUILD,build/warnings)
+	$(CONFIGURE_NATIVE)
+	$(call CMAKE_BUILD,build/native)
 
 .PHONY: format
 format: $(TOOLS) ## let ruff and clang-format rewrite the sources
