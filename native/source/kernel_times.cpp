@@ -34,12 +34,12 @@ constexpr u64 kStopping = 200'000'000;  // ns
 
 enum class LogState : u32 { NONE, STARTING, RUNNING, FAILED };
 struct Log {
-    std::atomic<LogState> state;
+    std::atomic<LogState> state{LogState::NONE};
     // The reader's own:
     DeviceClock clock;
-    u64 next_sample;
-    u64 sample_interval;
-    u32 failed_reads;
+    u64 next_sample = 0;
+    u64 sample_interval = 0;
+    u32 failed_reads = 0;
 };
 Log g_logs[kMostDevices];
 

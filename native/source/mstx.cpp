@@ -138,11 +138,6 @@ void regions_unregister(void* domain, const RegionsUnregisterBatch* batch) noexc
     unregister_regions(domain_of(domain), batch);
 }
 
-template <typename Function>
-Slot slot(Function function) noexcept {
-    return reinterpret_cast<Slot>(function);
-}
-
 struct Functions {
     Module module;
     const Slot* by_id;  // from id 1
@@ -151,11 +146,14 @@ struct Functions {
     const char* partly;
 };
 
-const Slot kCoreFunctions[] = {slot(mark), slot(range_start), slot(range_end), slot(get_tool_id)};
-const Slot kDomainFunctions[] = {slot(domain_create), slot(domain_destroy), slot(domain_mark), slot(domain_range_start),
-                                 slot(domain_range_end)};
-const Slot kMemoryFunctions[] = {slot(heap_register), slot(heap_unregister), slot(regions_register),
-                                 slot(regions_unregister)};
+// Casts that the compiler carries out: a library may call mstx before our constructors have run.
+const Slot kCoreFunctions[] = {reinterpret_cast<Slot>(mark), reinterpret_cast<Slot>(range_start),
+                               reinterpret_cast<Slot>(range_end), reinterpret_cast<Slot>(get_tool_id)};
+const Slot kDomainFunctions[] = {reinterpret_cast<Slot>(domain_create), reinterpret_cast<Slot>(domain_destroy),
+                                 reinterpret_cast<Slot>(domain_mark), reinterpret_cast<Slot>(domain_range_start),
+                                 reinterpret_cast<Slot>(domain_range_end)};
+const Slot kMemoryFunctions[] = {reinterpret_cast<Slot>(heap_register), reinterpret_cast<Slot>(heap_unregister),
+                                 reinterpret_cast<Slot>(regions_register), reinterpret_cast<Slot>(regions_unregister)};
 const Functions kFunctions[] = {
     {kCore, kCoreFunctions, 4, "no marks and ranges in this mstx",
      "some sorts of marks and ranges are not in this mstx"},
