@@ -105,3 +105,31 @@ def test_driver_and_pool_events_are_the_golden_ones(recorded: Recorded) -> None:
         header, *expected = list(csv.reader(file))
     assert tuple(header) == COLUMNS
     assert rows == expected
+
+
+def test_devices_are_the_machines_not_the_programs(tmp_path: Path) -> None:
+    """A program that sees cards 2 and 3 calls card 2 npu:0; the pool says 0, the driver 2. Both are recorded as 2."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "msmemscope",
+            "-o",
+            tmp_path / "out",
+            sys.executable,
+            PROGRAMS / "gpt.py",
+            tmp_path / "log",
+        ],
+        env=npu_environment(NPUSIM_DEVICES="4", ASCEND_RT_VISIBLE_DEVICES="2,3"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (run,) = (tmp_path / "out").glob("run_*")
+    cards = {(event["pool"], event["device"]) for event in events(run, Pool.HAL, Pool.PTA) if event["device_type"] == 2}
+    assert cards == {(Pool.HAL, 2), (Pool.PTA, 2)}
+    (process,) = Run(run).processes
+    assert process.logical_device(2) == 0
