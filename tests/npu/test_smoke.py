@@ -71,8 +71,8 @@ def check_marks(files: list[DumpFile]) -> None:
 
 
 def check_leak(files: list[DumpFile]) -> None:
-    """Every iteration keeps one tensor of 1000 x 1000 floats on npu:1: 4,000,256 bytes with the pool's rounding, or with
-    the rest of its segment when less than 1 MiB would be left of it."""
+    """Every iteration keeps one tensor of 1000 x 1000 floats on npu:1: 4,000,256 bytes with the pool's rounding, or
+    with the rest of its segment when less than 1 MiB would be left of it."""
     least, rest = 4_000_256, 1 << 20
     for process in {file.process for file in files}:
         rows = [row for file in files if file.process == process and file.device == "1" for row in file.rows]
