@@ -177,6 +177,10 @@ void promote_remembered_blocks() noexcept {
 }
 
 void forget_remembered_blocks_after_fork() noexcept {
+    for (Name& name : g_names) {  // the child's ring defines its own strings
+        name.literal.store(nullptr, std::memory_order_relaxed);
+        name.id.store(0, std::memory_order_relaxed);
+    }
     // The child's ring has defined no name yet.
     for (Name& name : g_names) {
         name.literal.store(nullptr, std::memory_order_relaxed);
