@@ -1,24 +1,16 @@
 // What a block of torch_npu's caching pool costs: the eight mstx calls of a malloc and a free, in which two records
 // are written. Beside it the same calls while nothing is watched, while blocks are remembered, and what a record alone
 // costs (a mark of a known text). A reader thread makes room, as the agent does. Medians of one process.
-#include <dirent.h>
-#include <time.h>
-#include <unistd.h>
-#include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
-#include <thread>
 #include <vector>
 
-#include "hook/recorder.h"
-#include "record/ring.h"
+#include "../measuring.h"
 #include "source/mstx_abi.h"
 
 extern "C" int InitInjectionMstx(memscope::mstx::GetTable get_table);
 
 using namespace memscope;
+using namespace measuring;
 using namespace memscope::mstx;
 
 namespace {
@@ -26,13 +18,6 @@ namespace {
 constexpr int kPairs = 100'000;
 constexpr int kRounds = 15;
 constexpr u64 kAlive = 4096;  // blocks that live at a time
-
-// Time on the processor, not on the clock: what else the machine does is not our cost.
-u64 thread_cpu_ns() {
-    timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<u64>(now.tv_sec) * 1'000'000'000ull + static_cast<u64>(now.tv_nsec);
-}
 
 // What mstx itself costs is not ours: its tables are here.
 Slot g_functions[3][6];
@@ -89,38 +74,10 @@ double record_ns() {
     return static_cast<double>(thread_cpu_ns() - begin) / (2.0 * kPairs);
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
-
 }  // namespace
 
 int main() {
-    char name[] = "/dev/shm/memscope-pool-bench-XXXXXX";
-    const std::string directory = mkdtemp(name);
-    memscope_set_session(directory.c_str());
-    memscope_set_wait_ns(1'000'000'000);
-    std::atomic<bool> done{false};
-    std::thread reader([&] {
-        Ring ring;
-        while (!done.load()) {
-            if (!ring.is_open()) {
-                DIR* entries = opendir(directory.c_str());
-                while (const dirent* entry = readdir(entries)) {
-                    const std::string file = entry->d_name;
-                    if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
-                        ring.open((directory + "/" + file).c_str(), true);
-                }
-                closedir(entries);
-            } else {
-                u64 at = ring.header->acked.load();
-                while (ring.peek(at).length != 0 && at < ring.header->head.load()) at += ring.peek(at).length;
-                ring.release(at);
-            }
-            usleep(1000);
-        }
-    });
+    const EmptiedSession session;
     InitInjectionMstx(get_table);
     std::vector<double> off, remembering, recording, record;
     for (int i = 0; i < kRounds; ++i) off.push_back(pair_ns());
@@ -133,8 +90,6 @@ int main() {
         record.push_back(record_ns());
         memscope_stop();
     }
-    done = true;
-    reader.join();
     memscope_stats stats;
     memscope_get_stats(&stats);
     printf("malloc and free of ptaCaching, %llu blocks alive, median of %d rounds of %d\n",
@@ -144,6 +99,5 @@ int main() {
     printf("  recording            %7.1f ns   (lost %llu)\n", median(recording), stats.lost);
     printf("  one record (a mark)  %7.1f ns\n", median(record));
     printf("  beyond two records   %7.1f ns\n", median(recording) - 2 * median(record));
-    const std::string clean = "rm -rf " + directory;
-    return std::system(clean.c_str());
+    return 0;
 }

@@ -1,0 +1,79 @@
+// What the native benchmarks share: time on the processor, the median of rounds, and a session whose ring is emptied.
+#pragma once
+
+#include <dirent.h>
+#include <time.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hook/recorder.h"
+#include "record/ring.h"
+
+namespace measuring {
+
+using namespace memscope;
+
+// Time on the processor, not on the clock: what else the machine does is not our cost.
+inline u64 thread_cpu_ns() {
+    timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<u64>(now.tv_sec) * 1'000'000'000ull + static_cast<u64>(now.tv_nsec);
+}
+
+inline double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+// A session of this process alone. A thread makes room in its ring, as the agent does; the directory goes at the end.
+class EmptiedSession {
+public:
+    EmptiedSession() {
+        char name[] = "/dev/shm/memscope-bench-XXXXXX";
+        directory_ = mkdtemp(name);
+        memscope_set_session(directory_.c_str());
+        memscope_set_wait_ns(1'000'000'000);
+        reader_ = std::thread([this] { empty(); });
+    }
+    ~EmptiedSession() {
+        done_ = true;
+        reader_.join();
+        const std::string clean = "rm -rf " + directory_;
+        if (std::system(clean.c_str()) != 0) std::perror(directory_.c_str());
+    }
+    EmptiedSession(const EmptiedSession&) = delete;
+    EmptiedSession& operator=(const EmptiedSession&) = delete;
+
+private:
+    void empty() {
+        Ring ring;
+        while (!done_) {
+            if (!ring.is_open()) {
+                DIR* entries = opendir(directory_.c_str());
+                while (const dirent* entry = readdir(entries)) {
+                    const std::string file = entry->d_name;
+                    if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
+                        ring.open((directory_ + "/" + file).c_str(), true);
+                }
+                closedir(entries);
+            } else {
+                u64 at = ring.header->acked.load();
+                while (ring.peek(at).length != 0 && at < ring.header->head.load()) at += ring.peek(at).length;
+                ring.release(at);
+            }
+            usleep(1000);
+        }
+    }
+
+    std::string directory_;
+    std::atomic<bool> done_{false};
+    std::thread reader_;
+};
+
+}  // namespace measuring
