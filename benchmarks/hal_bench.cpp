@@ -3,11 +3,13 @@
 // before. Rounds of the three ways alternate in one process, so ratios hold on a noisy machine. Nobody reads the ring
 // while a round is timed; it is emptied between rounds.
 //
-// Two drivers: one that does nothing (what is left is our cost), and the simulated one (a mapping per block, as the
-// real one makes). `hal_bench pairs N hooked|plain|stack` runs N pairs and nothing else, for a tool that counts
+// Three drivers: one that does nothing (what is left is our cost), the same between two calls into the kernel that map
+// and unmap a page (as a real driver does for each pair; what the kernel costs our caches shows here), and the simulated
+// one. `hal_bench pairs N hooked|plain|stack` runs N pairs and nothing else, for a tool that counts
 // instructions.
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <algorithm>
 #include <atomic>
@@ -45,6 +47,7 @@ struct Driver {
     const char* name;
     void* library;
     int pairs;
+    bool maps = false;
     Allocate allocate = nullptr;
     Release release = nullptr;
 
@@ -53,6 +56,12 @@ struct Driver {
         release = reinterpret_cast<Release>(dlsym(library, "halMemFree"));
     }
 };
+
+void visit_kernel() {
+    constexpr std::size_t kPage = 4096;
+    void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || munmap(page, kPage) != 0) abort();
+}
 
 u64 cpu_ns(clockid_t clock) {
     timespec now;
@@ -74,6 +83,7 @@ void run_pairs(const Driver& driver, int pairs, u32 device) {
             slot = nullptr;
             ++released;
         } else if (allocated < pairs) {
+            if (driver.maps) visit_kernel();
             if (driver.allocate(&slot, 4096, MEMF_DEV | MEMF_HBM | 33ull << MEMF_MODULE_SHIFT | device) != 0) abort();
             ++allocated;
         } else {
@@ -202,6 +212,11 @@ int main(int argc, char** argv) {
     } else {
         measure(nothing, ring);
         measure_threads(nothing, ring);
+        Driver mapping = nothing;
+        mapping.name = "a driver that does nothing, and a page mapped and unmapped per pair";
+        mapping.maps = true;
+        measure(mapping, ring);
+        measure_threads(mapping, ring);
         // Only when the first is gone: hooks lead to the first driver that is loaded.
         dlclose(nothing.library);
         Driver simulated = {"the simulated driver", dlopen(SIMULATED_DRIVER, RTLD_NOW | RTLD_LOCAL), 20'000};

@@ -75,11 +75,13 @@ bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
     LiveBlock* slot = probe(shard, block.key);
     if (slot->key == 0) {
         ++shard.used;
-        count_.fetch_add(1, std::memory_order_release);
     } else if (replaced != nullptr) {
         *replaced = *slot;
     }
     *slot = block;
+    // Under the lock, so that drain(), which clears it before it takes the lock, either finds the block or is over. No
+    // counter here: all threads would write one line of the cache for every block.
+    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_release);
     return true;
 }
 
@@ -92,7 +94,6 @@ bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
     if (slot->key == 0) return false;
     out = *slot;
     erase(shard, slot);
-    count_.fetch_sub(1, std::memory_order_release);
     return true;
 }
 
@@ -107,24 +108,31 @@ bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
     return true;
 }
 
+u64 LiveTable::count() noexcept {
+    u64 count = 0;
+    for (Shard& shard : shards_) {
+        const Lock lock(shard);
+        count += shard.used;
+    }
+    return count;
+}
+
 void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
+    used_.store(false, std::memory_order_relaxed);
     for (Shard& shard : shards_) {
         const Lock lock(shard);
         for (u64 i = 0; i < shard.capacity; ++i)
             if (shard.slots[i].key != 0) visit(shard.slots[i]);
-        count_.fetch_sub(shard.used, std::memory_order_release);
         give_back(shard);
     }
 }
 
 void LiveTable::reset_after_fork(bool forget) noexcept {
-    u64 count = 0;
     for (Shard& shard : shards_) {
         shard.locked.store(false, std::memory_order_relaxed);
         if (forget) give_back(shard);
-        count += shard.used;
     }
-    count_.store(count, std::memory_order_relaxed);
+    if (forget) used_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace memscope

@@ -39,7 +39,9 @@ public:
     // Visits every block and takes it out. Whoever asks for a block meanwhile waits until it was visited, so that what
     // the visit tells comes before what they tell. The visitor must not come back into the table.
     void drain(void (*visit)(const LiveBlock&)) noexcept;
-    u64 count() const noexcept { return count_.load(std::memory_order_acquire); }
+    // False: nothing was put in since the last drain. Costs a line of the cache that nobody writes, and no lock.
+    bool was_used() const noexcept { return used_.load(std::memory_order_acquire); }
+    u64 count() noexcept;
     u64 refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
     // In a forked child: whoever held a lock is not there any more, and the blocks are the parent's.
     void reset_after_fork(bool forget) noexcept;
@@ -61,7 +63,7 @@ private:
     static void give_back(Shard& shard) noexcept;
 
     Shard shards_[kShards];
-    std::atomic<u64> count_;
+    std::atomic<bool> used_;
     std::atomic<u64> refused_;
 };
 

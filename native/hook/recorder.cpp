@@ -334,6 +334,7 @@ void report_lost(const char* source, const char* what) noexcept {
 
 void emit(Event& event) noexcept {
     if (__builtin_expect(g_recorder.state.load(std::memory_order_acquire) != State::OPEN, 0) && !open_once()) return;
+    g_recorder.ring.prepare();
     EventRecord& record = event.record;
     if (record.tid == 0) record.tid = current_tid();
     if (record.step == 0)
