@@ -2,7 +2,8 @@
 # CMake and Ninja come from pip when the machine has none.
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
-# for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS, FUZZ_SECONDS, VENV_NPU.
+# for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
+# time), FUZZ_SECONDS, VENV_NPU.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +16,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 JOBS ?= $(shell nproc)
+TEST_JOBS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) : 8)))
 FUZZ_SECONDS ?= 60
 DEMO_OUTPUT ?= out/demo
 
@@ -46,6 +48,8 @@ NPU_INSTALLED := $(VENV_NPU)/installed-$(NPU_HASH)
 
 NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
 CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
+PYTEST_JOBS = $(if $(filter-out 1,$(TEST_JOBS)),-n $(TEST_JOBS) --dist loadgroup)
+CTEST = ctest --parallel $(TEST_JOBS) --output-on-failure --test-dir
 CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
 NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
 GENERATOR = -G Ninja
@@ -85,38 +89,38 @@ demo-npu: setup-npu ## the same training with the real torch_npu on two simulate
 
 .PHONY: test
 test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_npu
-	pytest --ignore tests/npu
+	pytest $(PYTEST_JOBS) --ignore tests/npu
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
 	$(CONFIGURE_NATIVE)
 	$(call CMAKE_BUILD,build/native)
-	ctest --test-dir build/native --output-on-failure
+	$(CTEST) build/native
 
 .PHONY: test-unit
 test-unit: setup ## Python tests of single parts
-	pytest tests/unit
+	pytest $(PYTEST_JOBS) tests/unit
 
 .PHONY: test-job
 test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
-	pytest tests/job
+	pytest $(PYTEST_JOBS) tests/job
 
 .PHONY: test-npu
 test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
-	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest tests/npu; fi
+	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
 
 .PHONY: test-asan
 test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S . -B build/asan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
 	$(call CMAKE_BUILD,build/asan)
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ctest --test-dir build/asan --output-on-failure
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(CTEST) build/asan
 
 .PHONY: test-tsan
 test-tsan: $(TOOLS) ## native tests under ThreadSanitizer
 	cmake -S . -B build/tsan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=thread
 	$(call CMAKE_BUILD,build/tsan)
-	TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build/tsan --output-on-failure
+	TSAN_OPTIONS=halt_on_error=1 $(CTEST) build/tsan
 
 .PHONY: test-aarch64
 test-aarch64: $(TOOLS) ## cross-compile the native part for aarch64 and run its tests under qemu-user
@@ -124,7 +128,7 @@ test-aarch64: $(TOOLS) ## cross-compile the native part for aarch64 and run its 
 	  echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
 	cmake -S . -B build/aarch64 $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_TOOLCHAIN_FILE=tools/aarch64-toolchain.cmake -DMEMSCOPE_CANN_TESTS=OFF
 	$(call CMAKE_BUILD,build/aarch64)
-	ctest --test-dir build/aarch64 --output-on-failure
+	$(CTEST) build/aarch64
 
 .PHONY: test-wheel
 test-wheel: $(TOOLS) ## build the wheel, install it into an environment of its own, and look at it

@@ -4,8 +4,8 @@
 // while a round is timed; it is emptied between rounds.
 //
 // Three drivers: one that does nothing (what is left is our cost), the same between two calls into the kernel that map
-// and unmap a page (as a real driver does for each pair; what the kernel costs our caches shows here), and the simulated
-// one. `hal_bench pairs N hooked|plain|stack` runs N pairs and nothing else, for a tool that counts
+// and unmap a page (as a real driver does for each pair; what the kernel costs our caches shows here), and the
+// simulated one. `hal_bench pairs N hooked|plain|stack` runs N pairs and nothing else, for a tool that counts
 // instructions.
 #include <dirent.h>
 #include <dlfcn.h>

@@ -134,7 +134,7 @@ void ended(Kind begin, const Block& block) noexcept {
     if (!is_selected(block)) return;
     LiveTable& table = table_of(begin);
     LiveBlock known;
-    const bool remembered = table.was_used() && table.take(key_of(begin, block), known);
+    const bool remembered = table.take(key_of(begin, block), known);
     if (is_recording()) {
         if (remembered) record_remembered(known);  // its sweep has not come to it yet
         return record(end_of(begin), block);
@@ -170,7 +170,7 @@ void block_event(Kind kind, const Block& block) noexcept {
 }
 
 void promote_remembered_blocks() noexcept {
-    // Whatever was_used() says: a block may be on its way in, and only a shard's lock tells who was first.
+    // Whatever count() says: a block may be on its way in, and only a shard's lock tells who was first.
     const Guard guard;                      // whether or not we are inside one: nothing below calls what is hooked
     g_remembered.drain(record_remembered);  // handles before what is mapped to them
     g_remembered_ranges.drain(record_remembered);

@@ -19,6 +19,12 @@ private:
     Shard& shard_;
 };
 
+void LiveTable::count_in(Shard& shard, i32 change) noexcept {
+    // No read-modify-write: only who holds the lock writes.
+    const u32 used = shard.used.load(std::memory_order_relaxed);
+    shard.used.store(used + static_cast<u32>(change), std::memory_order_release);
+}
+
 LiveBlock* LiveTable::probe(const Shard& shard, u64 key) noexcept {
     const u64 mask = shard.capacity - 1;
     u64 at = mix64(key) & mask;
@@ -38,7 +44,7 @@ void LiveTable::erase(Shard& shard, LiveBlock* slot) noexcept {
         }
     }
     shard.slots[hole].key = 0;
-    --shard.used;
+    count_in(shard, -1);
 }
 
 bool LiveTable::grow(Shard& shard) noexcept {
@@ -46,12 +52,13 @@ bool LiveTable::grow(Shard& shard) noexcept {
     void* memory =
         mmap(nullptr, capacity * sizeof(LiveBlock), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return false;
-    const Shard old = {{}, 0, shard.capacity, shard.slots};
+    LiveBlock* const old = shard.slots;
+    const u64 old_capacity = shard.capacity;
     shard.slots = static_cast<LiveBlock*>(memory);
     shard.capacity = capacity;
-    for (u64 i = 0; i < old.capacity; ++i)
-        if (old.slots[i].key != 0) *probe(shard, old.slots[i].key) = old.slots[i];
-    if (old.slots != nullptr) munmap(old.slots, old.capacity * sizeof(LiveBlock));
+    for (u64 i = 0; i < old_capacity; ++i)
+        if (old[i].key != 0) *probe(shard, old[i].key) = old[i];
+    if (old != nullptr) munmap(old, old_capacity * sizeof(LiveBlock));
     return true;
 }
 
@@ -59,7 +66,7 @@ void LiveTable::give_back(Shard& shard) noexcept {
     if (shard.slots != nullptr) munmap(shard.slots, shard.capacity * sizeof(LiveBlock));
     shard.slots = nullptr;
     shard.capacity = 0;
-    shard.used = 0;
+    shard.used.store(0, std::memory_order_release);  // the visits of drain() come before this
 }
 
 bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
@@ -68,26 +75,27 @@ bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
     Shard& shard = shard_of(block.key);
     const Lock lock(shard);
     // At most three quarters full; when there is no memory for more, up to the last empty slot, which ends a probe.
-    if (shard.used * 4ull >= shard.capacity * 3 && !grow(shard) && shard.used + 1ull >= shard.capacity) {
+    const u64 used = shard.used.load(std::memory_order_relaxed);
+    if (used * 4 >= shard.capacity * 3 && !grow(shard) && used + 1 >= shard.capacity) {
         refused_.fetch_add(1, std::memory_order_relaxed);
         return false;
     }
     LiveBlock* slot = probe(shard, block.key);
     if (slot->key == 0) {
-        ++shard.used;
+        count_in(shard, +1);
     } else if (replaced != nullptr) {
         *replaced = *slot;
     }
     *slot = block;
-    // Under the lock, so that drain(), which clears it before it takes the lock, either finds the block or is over. No
-    // counter here: all threads would write one line of the cache for every block.
-    if (!used_.load(std::memory_order_relaxed)) used_.store(true, std::memory_order_release);
     return true;
 }
 
 bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
     if (key == 0) return false;
     Shard& shard = shard_of(key);
+    // Whoever asks for a block comes after who put it in, so an empty shard means that it is not there, or that drain()
+    // has visited it.
+    if (shard.used.load(std::memory_order_acquire) == 0) return false;
     const Lock lock(shard);
     if (shard.capacity == 0) return false;
     LiveBlock* slot = probe(shard, key);
@@ -108,17 +116,13 @@ bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
     return true;
 }
 
-u64 LiveTable::count() noexcept {
+u64 LiveTable::count() const noexcept {
     u64 count = 0;
-    for (Shard& shard : shards_) {
-        const Lock lock(shard);
-        count += shard.used;
-    }
+    for (const Shard& shard : shards_) count += shard.used.load(std::memory_order_relaxed);
     return count;
 }
 
 void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
-    used_.store(false, std::memory_order_relaxed);
     for (Shard& shard : shards_) {
         const Lock lock(shard);
         for (u64 i = 0; i < shard.capacity; ++i)
@@ -132,7 +136,6 @@ void LiveTable::reset_after_fork(bool forget) noexcept {
         shard.locked.store(false, std::memory_order_relaxed);
         if (forget) give_back(shard);
     }
-    if (forget) used_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace memscope

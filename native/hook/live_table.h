@@ -32,16 +32,14 @@ public:
     // Puts the block in, in place of one with the same key, which goes to `replaced` (key 0: there was none). False:
     // there was no memory.
     bool insert(const LiveBlock& block, LiveBlock* replaced = nullptr) noexcept;
-    // Takes the block out. False: it is not there.
+    // Takes the block out. False: it is not there, which costs no lock when the shard is empty.
     bool take(u64 key, LiveBlock& out) noexcept;
     // A copy. False: it is not there.
     bool find(u64 key, LiveBlock& out) noexcept;
     // Visits every block and takes it out. Whoever asks for a block meanwhile waits until it was visited, so that what
     // the visit tells comes before what they tell. The visitor must not come back into the table.
     void drain(void (*visit)(const LiveBlock&)) noexcept;
-    // False: nothing was put in since the last drain. Costs a line of the cache that nobody writes, and no lock.
-    bool was_used() const noexcept { return used_.load(std::memory_order_acquire); }
-    u64 count() noexcept;
+    u64 count() const noexcept;
     u64 refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
     // In a forked child: whoever held a lock is not there any more, and the blocks are the parent's.
     void reset_after_fork(bool forget) noexcept;
@@ -50,7 +48,8 @@ private:
     static constexpr u32 kShards = 64;
     struct alignas(64) Shard {
         std::atomic<bool> locked;
-        u32 used;  // slots that are not empty
+        std::atomic<u32>
+            used;  // slots that are not empty; written under the lock, and in no line that all shards share
         u64 capacity;
         LiveBlock* slots;
     };
@@ -58,12 +57,12 @@ private:
 
     Shard& shard_of(u64 key) noexcept { return shards_[mix64(key) >> 58]; }
     static LiveBlock* probe(const Shard& shard, u64 key) noexcept;  // its slot, or the empty one where it belongs
+    static void count_in(Shard& shard, i32 change) noexcept;
     static void erase(Shard& shard, LiveBlock* slot) noexcept;
     static bool grow(Shard& shard) noexcept;
     static void give_back(Shard& shard) noexcept;
 
     Shard shards_[kShards];
-    std::atomic<bool> used_;
     std::atomic<u64> refused_;
 };
 

@@ -6,11 +6,11 @@ tests/job/verify_truth.py checks those statements without the tool.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
-from running import PROGRAMS, ROOT, Outcome
+from running import PROGRAMS, ROOT, Watch, torchrun
 from truth import differences, read_findings, read_truth
 
 CLEAN = sorted(PROGRAMS.glob("clean/*.py"))
@@ -20,11 +20,12 @@ EXAMPLES = [ROOT / "examples/leaky_ddp.py", ROOT / "examples/clean_ddp.py"]
 
 # The four-rank examples first: they take longest.
 @pytest.mark.parametrize("program", [*EXAMPLES, *LEAKING, *CLEAN], ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_finds_what_was_planted_and_nothing_else(program: Path, outcome_of: Callable[[Path], Outcome]) -> None:
-    outcome = outcome_of(program)
+def test_finds_what_was_planted_and_nothing_else(program: Path, watch: Watch) -> None:
+    truth = read_truth(program)
+    outcome = watch(*(torchrun(truth.nproc, program) if truth.nproc > 1 else [sys.executable, program]))
     assert outcome.status == 0, outcome.stderr
 
-    problems = differences(read_truth(program), read_findings(outcome.run / "cluster/leaks.csv"))
+    problems = differences(truth, read_findings(outcome.run / "cluster/leaks.csv"))
 
     assert not problems, "\n".join([*problems, outcome.stderr])
     # A verdict is worth only as much as what it rests on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,4 +48,6 @@ def npu_environment(**changes: str) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
     }
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # cards of its own: their memory is shared by all processes
+        environment["NPUSIM_STATE"] = str(Path(tempfile.gettempdir(), f"npusim-{os.getuid()}-{worker}"))
     return environment | changes

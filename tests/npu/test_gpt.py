@@ -17,6 +17,8 @@ from msmemscope.tables import Run
 from msmemscope.vocabulary import Kind, Pool
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "gpt_events.csv"
+pytestmark = pytest.mark.xdist_group("the program is run once")
+
 COLUMNS = ("kind", "pool", "device", "ptr", "size", "step")
 
 

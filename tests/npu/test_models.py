@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +31,27 @@ MODELS = ["nano_gpt", "resnet18", "llama", "moe"]
 Trained = Callable[[str], dict[str, Any]]
 
 
+def on_each(argument: str, runs: list[str]) -> pytest.MarkDecorator:
+    """Parametrise over names of RUNS; tests that ask for one run stay in one process, which runs it once."""
+    return pytest.mark.parametrize(argument, [pytest.param(run, marks=pytest.mark.xdist_group(run)) for run in runs])
+
+
 @pytest.fixture(scope="module")
-def trained(on_npu: Any) -> Iterator[Trained]:
-    """Return what training.py said in a run of RUNS; they run ahead, one per core, for most of a run is importing."""
-    with ThreadPoolExecutor(min(os.cpu_count() or 2, 8)) as executor:
-        runs = {
-            name: executor.submit(on_npu, TRAINING, *arguments, **environment)
-            for name, (arguments, environment) in RUNS.items()
-        }
+def trained(on_npu: Any) -> Trained:
+    """Return what training.py said in a run of RUNS."""
 
-        def said(name: str) -> dict[str, Any]:
-            done = runs[name].result()
-            assert done.returncode == 0, done.stderr
-            result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-            return result
+    @functools.cache
+    def said(name: str) -> dict[str, Any]:
+        arguments, environment = RUNS[name]
+        done = on_npu(TRAINING, *arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
 
-        yield said
-        executor.shutdown(cancel_futures=True)
+    return said
 
 
-@pytest.mark.parametrize("model", MODELS)
+@on_each("model", MODELS)
 def test_losses_equal_the_cpu(trained: Trained, model: str) -> None:
     said = trained(model)
     # The operators are the CPU's own; only fused ones, written here, round differently.
@@ -59,7 +59,7 @@ def test_losses_equal_the_cpu(trained: Trained, model: str) -> None:
     assert said["npu"][-1] < 0.9 * said["npu"][0]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@on_each("model", MODELS)
 def test_losses_in_bfloat16_start_where_the_cpu_starts_and_fall(trained: Trained, model: str) -> None:
     said = trained(model)
     # Which operators run in bfloat16 is torch_npu's decision here and torch's there, so the ways part.
@@ -68,26 +68,27 @@ def test_losses_in_bfloat16_start_where_the_cpu_starts_and_fall(trained: Trained
     assert said["npu_bf16"][-1] < 0.9 * said["npu_bf16"][0]
 
 
+@pytest.mark.xdist_group("resnet18")
 def test_batch_normalisation_learns_the_same_statistics(trained: Trained) -> None:
     said = trained("resnet18")
     assert said["finish_npu"] == pytest.approx(said["finish_cpu"], rel=1e-4)
 
 
-@pytest.mark.parametrize("run", ["llama", "llama, eager attention"])
+@on_each("run", ["llama", "llama, eager attention"])
 def test_llama_generates_the_same_tokens(trained: Trained, run: str) -> None:
     said = trained(run)
     assert len(said["finish_npu"]) == 2 * (4 + 6)
     assert said["finish_npu"] == said["finish_cpu"]
 
 
-@pytest.mark.parametrize("run", ["no queue", "workspaces of their own", "expandable segments", "asynchronous streams"])
+@on_each("run", ["no queue", "workspaces of their own", "expandable segments", "asynchronous streams"])
 def test_losses_do_not_depend_on_how_torch_npu_works(trained: Trained, run: str) -> None:
     said = trained(run)
     assert said["npu"] == pytest.approx(said["cpu"], rel=1e-5)
     assert said["npu"][-1] < 0.9 * said["npu"][0]
 
 
-@pytest.mark.parametrize("run", ["dropout", "dropout, fused attention"])
+@on_each("run", ["dropout", "dropout, fused attention"])
 def test_training_with_dropout_still_learns(trained: Trained, run: str) -> None:
     said = trained(run)
     assert said["npu"][-1] < 0.9 * said["npu"][0]

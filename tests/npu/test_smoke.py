@@ -86,23 +86,29 @@ def check_leak(files: list[DumpFile]) -> None:
 COMMAND_OPTIONS = ("--device=npu,cpu", "--log-level=info", "--call-stack=c,python", "--level=0,1")
 
 
+run_once = pytest.mark.xdist_group("multirank by command")
+
+
 @pytest.fixture(scope="module")
 def by_command(tmp_path_factory: pytest.TempPathFactory) -> list[DumpFile]:
     return shell(tmp_path_factory.mktemp("command"), torchrun("multirank.py", "--leak"), *COMMAND_OPTIONS)
 
 
+@run_once
 def test_multirank_command_files(by_command: list[DumpFile]) -> None:
     check_files(by_command)
     check_marks(by_command)
     check_leak(by_command)
 
 
+@run_once
 def test_multirank_command_life_of_the_runtime(by_command: list[DumpFile]) -> None:
     """ACL_INIT and ACL_FINI stand in every file of their process."""
     assert count(by_command, event="SYSTEM") == 10
     assert count(by_command, type="ACL_INIT") == count(by_command, type="ACL_FINI") == 5
 
 
+@run_once
 def test_multirank_command_kernels(by_command: list[DumpFile]) -> None:
     """Each kernel is launched, starts and ends once."""
     launches = count(by_command, type="KERNEL_LAUNCH")
@@ -111,6 +117,7 @@ def test_multirank_command_kernels(by_command: list[DumpFile]) -> None:
     assert count(by_command, type="KERNEL_EXECUTE_END") == launches
 
 
+@run_once
 def test_multirank_command_pools(by_command: list[DumpFile]) -> None:
     for kind in ("HAL", "PTA", "HOST"):
         assert count(by_command, event="MALLOC", type=kind) > 0

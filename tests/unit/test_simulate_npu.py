@@ -19,6 +19,8 @@ from msmemscope.cli.main import main
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "msmemscope", "simulate-npu"]
 
+pytestmark = pytest.mark.xdist_group("the simulator is built once")
+
 # Stands for cmake: notes each call, and makes a cann directory when it is asked to build.
 CMAKE = """#!/bin/sh
 echo "$1" >> {log}
