@@ -22,6 +22,7 @@ DEMO_OUTPUT ?= out/demo
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+# --no-compile: of the thousands of modules a run imports a part, and compiles it then.
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -53,6 +54,8 @@ CTEST = ctest --parallel $(TEST_JOBS) --output-on-failure --test-dir
 CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
 NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
 GENERATOR = -G Ninja
+# Sanitized code need not be fast, but there is much of it to compile.
+SANITIZED = $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=Sanitized '-DCMAKE_C_FLAGS_SANITIZED=-O1 -g1' '-DCMAKE_CXX_FLAGS_SANITIZED=-O1 -g1'
 # `make check` and `make test-native` share a build: everything, with warnings as errors.
 CONFIGURE_NATIVE = cmake -S . -B build/native $(GENERATOR) -DMEMSCOPE_WERROR=ON -DMEMSCOPE_TESTS=ON \
   -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
@@ -112,13 +115,13 @@ test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; ski
 
 .PHONY: test-asan
 test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B build/asan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=address,undefined
+	cmake -S . -B build/asan $(GENERATOR) $(SANITIZED) -DMEMSCOPE_SANITIZE=address,undefined
 	$(call CMAKE_BUILD,build/asan)
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(CTEST) build/asan
 
 .PHONY: test-tsan
 test-tsan: $(TOOLS) ## native tests under ThreadSanitizer
-	cmake -S . -B build/tsan $(GENERATOR) $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCOPE_SANITIZE=thread
+	cmake -S . -B build/tsan $(GENERATOR) $(SANITIZED) -DMEMSCOPE_SANITIZE=thread
 	$(call CMAKE_BUILD,build/tsan)
 	TSAN_OPTIONS=halt_on_error=1 $(CTEST) build/tsan
 
@@ -223,12 +226,12 @@ $(TOOLS):
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make environments (on Debian: apt-get install python3-venv python3-dev)" >&2; exit 1; }
 	rm -f $(VENV)/requirements-* $(VENV)/torch-* $(VENV)/installed-*
 	$(PY) tools/print_requirements.py test dev > $(VENV)/requirements.txt
-	$(PIP) install $(PIP_ARGS) -r $(VENV)/requirements.txt
+	$(PIP) install --no-compile $(PIP_ARGS) -r $(VENV)/requirements.txt
 	touch $@
 
 $(TORCH_INSTALLED): $(TOOLS)
 	rm -f $(VENV)/torch-*
-	$(PIP) install $(PIP_ARGS) '$(TORCH)'
+	$(PIP) install --no-compile $(PIP_ARGS) '$(TORCH)'
 	touch $@
 
 # Editable: a change to a .py file needs nothing, a change to native/ an incremental build of seconds.
@@ -241,7 +244,7 @@ $(NPU_REQUIREMENTS): | $(TOOLS)
 	@[ -x $(PY_NPU) ] || $(PYTHON) -m venv $(VENV_NPU)
 	@rm -f $(VENV_NPU)/requirements-* $(VENV_NPU)/installed-* $(VENV_NPU)/unavailable
 	$(PY) tools/print_requirements.py test > $(VENV_NPU)/requirements.txt
-	@if $(PIP_NPU) install $(PIP_ARGS) -r tests/npu/requirements.txt -r $(VENV_NPU)/requirements.txt 2> $(VENV_NPU)/pip.log; \
+	@if $(PIP_NPU) install --no-compile $(PIP_ARGS) -r tests/npu/requirements.txt -r $(VENV_NPU)/requirements.txt 2> $(VENV_NPU)/pip.log; \
 	then touch $@; \
 	else { echo -n "torch_npu cannot be installed: "; grep ERROR $(VENV_NPU)/pip.log | tail -1; } | tee $(VENV_NPU)/unavailable; fi
 
