@@ -32,6 +32,8 @@ VENV_NPU ?= .venv-npu
 PY_NPU := $(VENV_NPU)/bin/python
 PIP_NPU := TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pip --quiet --disable-pip-version-check
 CANN := build/simulator/cann
+# Both environments have the same Python and, so that they may share one build, the same pybind11.
+EDITABLE = install --no-deps --no-build-isolation --config-settings=cmake.define.pybind11_DIR=$$($(PY) -m pybind11 --cmakedir) --editable .
 # The directory of torch, without importing it.
 FIND_TORCH := -c 'import importlib.util as i; print(i.find_spec("torch").submodule_search_locations[0])'
 ON_NPU = env ASCEND_HOME_PATH=$(abspath $(CANN)) ASCEND_OPP_PATH=$(abspath $(CANN))/opp \
@@ -70,6 +72,9 @@ help: ## list these chores
 
 .PHONY: setup
 setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and the tools for tests and checks
+
+.PHONY: download-npu
+download-npu: $(NPU_REQUIREMENTS) ## of setup-npu what needs no compiler: torch_npu and its torch
 
 .PHONY: setup-npu
 setup-npu: $(NPU_INSTALLED) ## make .venv-npu with the package, torch_npu and, in build/simulator, a simulated CANN
@@ -236,7 +241,7 @@ $(TORCH_INSTALLED): $(TOOLS)
 
 # Editable: a change to a .py file needs nothing, a change to native/ an incremental build of seconds.
 $(INSTALLED): $(TORCH_INSTALLED) $(NATIVE_SOURCES)
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) $(EDITABLE)
 	touch $@
 
 # A machine that cannot have the wheel still passes `make test`: the tests are skipped with the reason kept here.
@@ -250,5 +255,5 @@ $(NPU_REQUIREMENTS): | $(TOOLS)
 
 $(NPU_INSTALLED): $(NPU_REQUIREMENTS) $(NATIVE_SOURCES)
 	@[ -e $(VENV_NPU)/unavailable ] || { set -x; \
-	  $(PIP_NPU) install --no-deps --no-build-isolation --config-settings=build-dir=build/npu-{wheel_tag} --editable .; \
+	  $(PIP_NPU) $(EDITABLE); \
 	  touch $@; }
