@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "own_directory.h"
 #include "record/ring.h"
 
 namespace own {
@@ -17,10 +18,7 @@ namespace own {
 using namespace memscope;
 
 inline std::string session_directory() {
-    static std::string directory = [] {
-        char name[] = "/dev/shm/memscope-hook-test-XXXXXX";
-        return std::string(mkdtemp(name));
-    }();
+    static std::string directory = make_directory("memscope-native-test-");
     return directory;
 }
 
