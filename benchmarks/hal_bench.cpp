@@ -23,6 +23,7 @@
 #include "cann.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "own_directory.h"
 #include "record/ring.h"
 #include "stack/stacks.h"
 
@@ -197,8 +198,7 @@ void measure_threads(Driver& driver, OwnRing& ring) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    char name[] = "/dev/shm/memscope-hal-bench-XXXXXX";
-    const std::string directory = mkdtemp(name);
+    const std::string directory = own::make_directory("memscope-bench-hal-");
     memscope_set_session(directory.c_str());
     memscope_set_ring_bytes(64 << 20);
     memscope_set_devices("npu");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hook/recorder.h"
+#include "own_directory.h"
 #include "record/ring.h"
 
 namespace measuring {
@@ -35,8 +36,7 @@ inline double median(std::vector<double> values) {
 class EmptiedSession {
 public:
     EmptiedSession() {
-        char name[] = "/dev/shm/memscope-bench-XXXXXX";
-        directory_ = mkdtemp(name);
+        directory_ = own::make_directory("memscope-bench-emptied-");
         memscope_set_session(directory_.c_str());
         memscope_set_wait_ns(1'000'000'000);
         reader_ = std::thread([this] { empty(); });

@@ -63,7 +63,7 @@ class Job:
             "output": str(output),
             "run": str(self.run_dir),
             "config": {"ring_mib": 1},
-            "argv": ["train.py"],
+            "program": ["train.py"],
             "host": "here",
             "created_wall_ns": time.time_ns(),
             "endpoint": f"ipc://{self.dir}/shard.sock",

@@ -77,11 +77,12 @@ def recover(run: Path) -> bool:
     try:
         before = json.loads((run / "run.json").read_text(encoding="utf-8"))
         hosts = before.get("hosts") or [""]
-        session = {"session": before["session"], "config": before["config"], "argv": before["program"],
+        session = {"session": before["session"], "config": before["config"], "program": before["program"],
                    "host": hosts[0], "created_wall_ns": before["started_wall_ns"],
                    "mode": before.get("mode", "launched")}  # fmt: skip
         shard, coordinator = _take_up(run, session, before)
-        kept = {name: before[name] for name in ("exit_status", "ended_wall_ns", "version") if name in before}
+        of_the_run = ("exit_status", "ended_wall_ns", "version", "versions")  # not of who recovers it
+        kept = {name: before[name] for name in of_the_run if name in before}
         _write_tables(run, shard, coordinator)
         coordinator.write(finished=True, **kept)
     except (OSError, ValueError, KeyError) as error:

@@ -22,6 +22,24 @@ _LIBRARY = re.compile(
     r"|/torch/(_\w+|autograd|cuda|distributed|fx|jit|multiprocessing|nn|npu|optim|utils)/"
     r"|/torch/(functional|storage|_tensor)\.py$"
 )
+# Objects that native frames lie in, by their path or, since CANN and torch may be anywhere, by their name.
+_CODE = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python\d"
+    r"|^/(usr/)?lib(32|64|x32)?/|^linux-vdso"
+    # where CANN's installer puts it and the driver
+    r"|/(Ascend|ascend-toolkit)/"
+    r"|/torch(_npu)?/[^/]+\.so$"
+    r"|(^|/)python[\d.]*$"
+    r"|(^|/)lib("
+    # CANN
+    r"(acl|aclnn|aicpu|asdops|atb|dcmi|error_manager|exe_graph|fmk|ge|graph|hccl|hcom|lcal|mki|mmpa|ms_tools_ext|nnopbase"
+    r"|opapi|platform|profapi|register|runtime|tiling_api|tsdclient|unified_dlog)(_\w+)?|(ascend|hccp|hcomm|drv|msprof)\w*"
+    # frameworks, CUDA
+    r"|c10(_\w+)?|(torch|mindspore|tensorpipe|op_plugin)\w*|shm|npu_profiler|(cuda|cudnn|cublas|nccl)\w*"
+    # the compilers' and Python's
+    r"|c|m|dl|rt|pthread|stdc\+\+|gcc_s|[gi]?omp5?|mkl_\w+|openblas\w*|python[\d.]+"
+    r")(-[\w.]+)?\.so[\d.]*$"
+)
 _TORCH = re.compile(r"/torch(_npu)?/")
 _TOOL = re.compile(r"/msmemscope/(collect/|integrations/|launchers/|__init__\.py$)")
 # Code without a file that a person typed: a notebook cell, the interactive prompt.
@@ -36,15 +54,21 @@ def _is_library_file(file: str) -> bool:
 
 
 @lru_cache(maxsize=65536)
+def _is_library_code(file: str) -> bool:
+    return file in ("", "??") or bool(_CODE.search(file))
+
+
+@lru_cache(maxsize=65536)
 def is_tool_file(file: str) -> bool:
     """Our own code, which runs inside the program when it hooks a step."""
     return file.startswith(_PACKAGE) or bool(_TOOL.search(file))
 
 
 def is_user(frame: Frame) -> bool:
-    """True for Python code that is not the standard library's, an installed package's, torch's or ours."""
+    """True for code that is not the standard library's, an installed package's, torch's or ours; for native code, that
+    is not of CANN, CUDA, the system or an interpreter either."""
     if frame.kind != "python":
-        return False
+        return not _is_library_code(frame.file)
     if frame.file.startswith("<"):
         # `python -c` and exec() run as <string>; only the module level can be told from generated functions.
         return frame.file.startswith(_TYPED) or (frame.file == "<string>" and frame.function == "<module>")

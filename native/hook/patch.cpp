@@ -24,14 +24,13 @@ std::atomic<bool> g_scanning{false};  // one scan at a time; others go on withou
 std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
 std::atomic<u64> g_unloads_seen{0};
 
-constexpr u32 kMostHooks = 128;
 u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
 
 template <typename Visit>
 void for_each_hook(const Visit& visit) noexcept {
     u32 position = 0;
     for (u32 i = 0; i < kOwnHooks.count; ++i) visit(kOwnHooks, kOwnHooks.hooks[i], position++);
-    for (const HookTable* table : kTables)  // a test counts them: none is beyond the last place
+    for (const HookTable* table : kTables)  // hook_test counts them: none is beyond the last place
         for (u32 i = 0; i < table->count && position < kMostHooks; ++i) visit(*table, table->hooks[i], position++);
 }
 

@@ -31,6 +31,8 @@ struct HookTable {
     u32 count;
 };
 
+inline constexpr u32 kMostHooks = 128;  // of all tables; a test fails when they are full
+
 // The sources' tables, defined in native/source/*.cpp.
 extern const HookTable kC10Hooks;
 extern const HookTable kCudartHooks;

@@ -156,6 +156,27 @@ CASE(an_address_whose_release_was_not_seen_counts_once) {
     CHECK_EQUAL(own_memory_events().back().record.used, 0);
 }
 
+// Each ring must be readable alone: its reader may not have the parent's.
+CASE(a_forked_child_defines_the_names_of_functions_itself) {
+    const Driver driver(PLAIN_DRIVER, "");
+    CHECK_EQUAL(driver.release(driver.block(4096)), 0);  // both names are known to the parent
+    CHECK_EQUAL(text_of(own_memory_events().back().record.name, static_cast<u32>(getpid())), "halMemFree");
+    const pid_t child = fork();
+    if (child == 0) {
+        void* block = nullptr;
+        const bool ok = driver.allocate(&block, 4096, kDevice) == 0 && driver.release(block) == 0 &&
+                        driver.allocate(&block, 4096, kDevice) == 0;
+        _exit(ok ? 0 : 1);
+    }
+    int status = -1;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(status, 0);
+    const auto memory = memory_events(static_cast<u32>(child));
+    CHECK_EQUAL(memory.size(), 3u);
+    const char* const names[] = {"halMemAlloc", "halMemFree", "halMemAlloc"};
+    for (u32 i = 0; i < 3; ++i) CHECK_EQUAL(text_of(memory[i].record.name, static_cast<u32>(child)), names[i]);
+}
+
 CASE(a_child_of_fork_in_mid_run_has_its_own_books) {
     const Driver driver(PLAIN_DRIVER, "");
     void* inherited = driver.block(4096);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "hook/patch.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "own_ring.h"
@@ -21,6 +23,7 @@ using namespace own;
 extern "C" {
 unsigned memscope_install_hooks();
 void memscope_remove_hooks();
+void memscope_describe_hooks(HookVisitor visit, void* context);
 void early_allocate(void* ptr, std::size_t bytes);
 void early_release(void* ptr);
 void early_cuda(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved, int device);
@@ -56,6 +59,18 @@ CASE(a_process_that_records_nothing_leaves_no_file) {
     CHECK(rings().empty());
     memscope_start();
     CHECK(rings().empty());
+}
+
+CASE(every_source_has_room_for_its_hooks) {
+    std::vector<std::string> hooks;
+    memscope_describe_hooks(
+        [](void* context, const char* source, const char* symbol, const char*, u32) {
+            static_cast<std::vector<std::string>*>(context)->push_back(std::string(source) + " " + symbol);
+        },
+        &hooks);
+    CHECK_EQUAL(hooks.front(), "loader dlsym");
+    CHECK(std::find(hooks.begin(), hooks.end(), "hal halMemAlloc") != hooks.end());
+    CHECK(hooks.size() < kMostHooks);  // what has no place is left out without a word
 }
 
 CASE(an_event_reaches_the_ring_and_the_original) {

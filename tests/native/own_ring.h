@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check.h"
+#include "own_directory.h"
 #include "record/ring.h"
 
 namespace own {
@@ -17,10 +18,7 @@ namespace own {
 using namespace memscope;
 
 inline std::string session_directory() {
-    static std::string directory = [] {
-        char name[] = "/dev/shm/memscope-hook-test-XXXXXX";
-        return std::string(mkdtemp(name));
-    }();
+    static std::string directory = make_directory("memscope-native-test-");
     return directory;
 }
 
@@ -86,13 +84,13 @@ inline std::vector<Seen> own_events() {
     return all;
 }
 
-// The text of a string id that this process has defined; "" when there is none.
-inline std::string text_of(u64 id) {
+// The text of a string id, as the ring of process `pid` defines it (0: any ring); "" when there is none.
+inline std::string text_of(u64 id, u32 pid = 0) {
     for (const std::string& path : rings()) {
         Ring ring;
         CHECK_EQUAL(ring.open(path.c_str(), false), 0);
         std::string text;
-        const u64 head = ring.header->head.load();
+        const u64 head = pid == 0 || ring.header->pid == pid ? ring.header->head.load() : 0;
         for (u64 at = 0; at < head && text.empty();) {
             const RecordHeader header = ring.peek(at);
             if (!is_valid(header)) break;

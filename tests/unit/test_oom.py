@@ -120,6 +120,21 @@ def test_where_an_incident_ends(between: Any, incidents: int) -> None:
     assert len(program.incidents()) == incidents
 
 
+def test_with_native_stacks_alone_the_place_is_the_users_not_canns() -> None:
+    program = Program()
+    frames = [
+        frame(file, "call", 12767, "native")
+        for file in ("/cann/lib64/libruntime.so", "/cann/lib64/libascendcl.so", "/src/libmodel.so", "/src/train")
+    ]
+    native = program.run.frames(*frames)
+    program.event("malloc", 500 * MIB, 70 * MIB, HAL, stack_c=native)
+    program.fail("halMemAlloc", GIB, stack_py=0, stack_c=native)
+    finding = program.finding()
+    assert (finding.file, finding.line) == ("/src/libmodel.so", 12767)
+    assert finding.evidence["alive"][0]["file"] == "/src/libmodel.so"
+    assert [one.file for one in finding.site] == [one.file for one in frames]
+
+
 def test_two_threads_are_two_incidents() -> None:
     program = Program()
     for tid in (7, 8, 7, 8):
