@@ -72,13 +72,17 @@ class Finding:
         return self.severity == "info"
 
     @property
+    def place(self) -> str:
+        """`train.py:58`, or for native code `function() in libfoo.so`."""
+        at = (self.file, self.line)
+        native = any(frame.kind == "native" and (frame.file, frame.line) == at for frame in self.site)
+        return place_text(self.file, self.line, self.function, native=native)
+
+    @property
     def where(self) -> str:
-        """`train.py:58` and, where the file can still be read, the text of the line."""
-        if not self.file:
-            return "an unknown line"
-        place = f"{Path(self.file).name}:{self.line}"
+        """The place and, where the file can still be read, the text of the line."""
         source = source_line(self.file, self.line)
-        return f"{place} `{source}`" if source else place
+        return f"{self.place} `{source}`" if source else self.place
 
     @property
     def sentence(self) -> str:
@@ -140,6 +144,18 @@ def format_bytes(count: float) -> str:
         return f"{value:.0f} B" if value == int(value) else f"{value:.1f} B"
     tenths = abs(value) < 10 or (abs(value) < 100 and value != int(value))
     return f"{value:.1f} {unit}" if tenths else f"{value:.0f} {unit}"
+
+
+def place_text(file: str, line: int, function: str, *, native: bool) -> str:
+    """`train.py:58`; of native code, whose line is an offset into its object, `function() in libfoo.so`."""
+    if not file:
+        return "an unknown line"
+    name = Path(file).name
+    if not native:
+        return f"{name}:{line}"
+    if not function:
+        return f"{name}+{line:#x}"
+    return f"{function} in {name}" if ")" in function else f"{function}() in {name}"
 
 
 def source_line(file: str, line: int) -> str:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, rows_by_ring
+from msmemscope.analysis.owners import whole_pages
 from msmemscope.analysis.segments import Layout, Mappings, PoolSpace, counted_once, lay_out
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
@@ -63,7 +65,7 @@ class Incident:
     spaces: tuple[PoolSpace, ...] = ()
     pool_totals: dict[int, int] = field(default_factory=dict)  # pool -> reserved, as the pool itself says
     piece_bytes: int = 0  # physical memory that the failing request itself already had; not in `alive`
-    driver_bytes: int = 0  # the process's own memory from the driver on the device
+    driver_bytes: int = 0  # the process's own memory from the driver on the device, in whole pages
 
     @property
     def asked(self) -> int:
@@ -207,15 +209,21 @@ class _Replay:
         keep = counted_once(live, layout) & _here(live, incident) & ~pieces
         incident.alive = {name: column[keep] for name, column in live.items()}
         incident.alive["segment_allocation_id"] = layout.segment_allocation_id[keep]
-        ids = incident.alive["allocation_id"].tolist()
-        incident.alive["attr"] = np.array([self._flag_words.get(id, 0) for id in ids], np.uint64)
-        driver = _here(live, incident) & np.isin(live["pool"], (Pool.HAL, Pool.CUDA_DRIVER))
-        incident.driver_bytes = int(live["size"][driver].sum())
+        incident.alive["attr"] = self._words(incident.alive["allocation_id"])
+        incident.driver_bytes = self._driver_bytes(live, _here(live, incident))
         incident.spaces = _spaces(layout, incident)
         steps = self._tracker.steps()
         for at in np.flatnonzero(~steps["complete"] & (steps["end_reserved"] >= 0)).tolist():
             if (steps["device_type"][at], steps["device"][at]) == (incident.device_type, incident.device):
                 incident.pool_totals[int(steps["pool"][at])] = int(steps["end_reserved"][at])
+
+    def _words(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        return np.array([self._flag_words.get(id, 0) for id in ids.tolist()], np.uint64)
+
+    def _driver_bytes(self, live: Table, here: npt.NDArray[np.bool_]) -> int:
+        hal, cuda = here & (live["pool"] == Pool.HAL), here & (live["pool"] == Pool.CUDA_DRIVER)
+        taken = whole_pages(live["size"][hal], self._words(live["allocation_id"][hal]))
+        return int(taken.sum() + live["size"][cuda].sum())
 
     @staticmethod
     def _pieces(incident: Incident, live: Table, layout: Layout) -> np.ndarray[Any, Any]:

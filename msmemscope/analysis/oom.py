@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from msmemscope.analysis.findings import (
     device_name,
     fold_ranks,
     format_bytes,
+    place_text,
     pool_name,
     scope_of,
     source_line,
@@ -153,7 +153,7 @@ def _finding(
 def _alive(incident: Incident, stack: StackOf) -> list[dict[str, Any]]:
     """Live bytes by the user's line and pool, largest first."""
     live = incident.alive
-    totals: dict[tuple[str, int, str, str, str], list[int]] = {}
+    totals: dict[tuple[str, int, str, bool, str, str], list[int]] = {}
     shadow = (live["flags"] & Flag.SHADOW) != 0
     pools, modules = live["pool"].astype(np.uint64), live["attr"] >> np.uint64(56)
     keys = np.stack([live["stack_py"], live["stack_c"], pools, shadow.astype(np.uint64), modules], 1)
@@ -162,11 +162,13 @@ def _alive(incident: Incident, stack: StackOf) -> list[dict[str, Any]]:
     counts = np.bincount(inverse.reshape(-1), minlength=len(distinct))
     for (python, native, pool, before, module), size, count in zip(distinct.tolist(), sizes, counts, strict=True):
         frame = _line(tuple(stack(python) or stack(native)))
-        place = (frame.file, frame.line, frame.function) if frame else ("", 0, BEFORE if before else "")
+        place = ("", 0, BEFORE if before else "", False)
+        if frame:
+            place = (frame.file, frame.line, frame.function, frame.kind == "native")
         entry = totals.setdefault((*place, pool_name(pool), owner_of(pool, incident.device_type, module << 56)), [0, 0])
         entry[0] += int(size)
         entry[1] += int(count)
-    names = ("file", "line", "function", "pool", "owner")
+    names = ("file", "line", "function", "native", "pool", "owner")
     rows = [
         dict(zip(names, key, strict=True)) | {"bytes": size, "blocks": count} for key, (size, count) in totals.items()
     ]
@@ -270,10 +272,7 @@ def _advice(
     for leak in leaks:
         concerns = rank in leak.ranks if rank is not None else not leak.ranks
         if leak.kind == LEAK and concerns and _devices_alike(leak, incident):
-            return (
-                f"Mend the leak at {Path(leak.file).name}:{leak.line} first: it keeps "
-                f"{format_bytes(leak.bytes_per_step)} per step."
-            )
+            return f"Mend the leak at {leak.place} first: it keeps {format_bytes(leak.bytes_per_step)} per step."
     if use.total and incident.asked > use.total:
         return (
             f"The request alone is larger than the device ({format_bytes(use.total)}): look at the tensor's shape, "
@@ -305,7 +304,7 @@ def _devices_alike(leak: Finding, incident: Incident) -> bool:
 def _place(row: Mapping[str, Any]) -> str:
     if not row["file"]:
         return str(row["function"] or row["owner"] or "an unknown line")
-    place = f"{Path(row['file']).name}:{row['line']}"
+    place = place_text(row["file"], row["line"], row["function"], native=row["native"])
     source = source_line(row["file"], row["line"])
     return f"{place} `{source}`" if source else place
 

@@ -235,7 +235,7 @@ def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
     leaks = analysis.summary.leaks
     if leaks:
-        said = "; ".join(f"{_who(finding)} at {Path(finding.file).name}:{finding.line}" for finding in leaks[:3])
+        said = "; ".join(f"{_who(finding)} at {finding.place}" for finding in leaks[:3])
         more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
         verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {said}{more}"
     elif not analysis.summary.leaks_looked_for or analysis.summary.notes or analysis.summary.last_step is None:
@@ -244,7 +244,7 @@ def _verdict(analysis: Analysis) -> Section:
         verdict = "no leak found"
     failed = [finding for finding in analysis.summary.out_of_memory if finding.severity == "error"]
     if failed:
-        where = f" at {Path(failed[0].file).name}:{failed[0].line}" if failed[0].file else ""
+        where = f" at {failed[0].place}" if failed[0].file else ""
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         verdict = f"{_who(failed[0])} ran out of memory{where}{more}; {verdict}"
     return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path.resolve()}",))

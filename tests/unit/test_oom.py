@@ -12,6 +12,7 @@ from fake_run import SECOND, FakeRun, frame, process
 from msmemscope.analysis.findings import LEAK, Finding
 from msmemscope.analysis.incidents import Incident, find_incidents
 from msmemscope.analysis.oom import BEFORE
+from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.console import plain_text
 from msmemscope.tables import Run
@@ -131,7 +132,9 @@ def test_with_native_stacks_alone_the_place_is_the_users_not_canns() -> None:
     program.fail("halMemAlloc", GIB, stack_py=0, stack_c=native)
     finding = program.finding()
     assert (finding.file, finding.line) == ("/src/libmodel.so", 12767)
+    assert finding.place == "call() in libmodel.so"  # a native line is an offset, which tells a reader nothing
     assert finding.evidence["alive"][0]["file"] == "/src/libmodel.so"
+    assert "70 MiB from call() in libmodel.so" in finding.sentence
     assert [one.file for one in finding.site] == [one.file for one in frames]
 
 
@@ -163,6 +166,16 @@ def test_pieces_of_the_failing_request_are_not_what_was_alive() -> None:
     assert incident.piece_bytes == 60 * MIB
     assert sorted((incident.alive["size"] // MIB).tolist()) == [2, 8, 12, 20, 20, 30]
     assert program.finding().evidence["others_bytes"] == 64 * GIB - (88 + 100) * MIB
+
+
+@pytest.mark.parametrize(("page", "taken"), [(0, 12 * 1024), (HUGE_PAGES, 4 * MIB), (GIANT_PAGES, GIB)])
+def test_own_memory_is_counted_in_whole_pages_as_the_driver_counts(page: int, taken: int) -> None:
+    """aclrtMalloc asks for a little more than its caller: two huge pages for 2 MiB."""
+    program = Program()
+    size = 2 * MIB + 32 if page else 8 * 1024 + 32
+    program.event("malloc", 0x7000, size, HAL, attr=page)
+    program.fail("halMemAlloc", GIB, used=64 * GIB, total=64 * GIB)
+    assert program.finding().evidence["others_bytes"] == 64 * GIB - 88 * MIB - taken
 
 
 def test_memory_at_the_next_attempt_is_no_error() -> None:
