@@ -60,8 +60,8 @@ extern "C" {
 
 // For tests and `doctor`.
 struct memscope_kernel_stats {
-    unsigned long long launched;   // tasks reported and waited for
-    unsigned long long timed;      // of these, seen to end
+    unsigned long long launched;   // tasks reported
+    unsigned long long timed;      // of these, seen to end; the others still run, or their times were missed
     unsigned long long forgotten;  // given up: too many were waiting, or the number came round again
     unsigned long long foreign;    // log entries that belong to no launch we know (copies, events)
     unsigned long long names_refused;
