@@ -329,18 +329,20 @@ __attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullp
 
 }  // namespace
 
-void read_kernel_times(i16 device) noexcept {
-    if (device < 0 || static_cast<u32>(device) >= kMostDevices) return;
+bool read_kernel_times(i16 device) noexcept {
+    if (device < 0 || static_cast<u32>(device) >= kMostDevices) return true;
     Log& log = g_logs[device];
     LogState state = log.state.load(std::memory_order_acquire);
-    if (state != LogState::NONE && !(state == LogState::ABSENT && has_driver_log())) return;
-    if (!log.state.compare_exchange_strong(state, LogState::STARTING, std::memory_order_acq_rel)) return;
+    if (state == LogState::ABSENT && !has_driver_log()) return false;
+    if (state != LogState::NONE && state != LogState::ABSENT) return true;
+    if (!log.state.compare_exchange_strong(state, LogState::STARTING, std::memory_order_acq_rel)) return true;
     const LogState opened = open_log(static_cast<u32>(device));
     log.next_sample = 0;
     log.sample_interval = kFirstSample;
     log.failed_reads = 0;
     log.state.store(opened, std::memory_order_release);
     if (opened == LogState::RUNNING) ensure_reader();
+    return opened != LogState::ABSENT;
 }
 
 bool expect_kernel(const Task& task, const Launched& launched) noexcept {

@@ -64,7 +64,7 @@ __attribute__((noinline)) bool begin_launch() noexcept {
     if (t_launch.unread != kNoDevice) {
         const i16 device = t_launch.unread == kAsk ? current_device() : t_launch.unread;
         t_launch.unread = kNoDevice;
-        if (is_selected(DeviceType::NPU, device)) read_kernel_times(device);
+        if (is_selected(DeviceType::NPU, device) && !read_kernel_times(device)) t_launch.unread = device;
     }
     t_launch.inside = true;
     t_launch.told = false;

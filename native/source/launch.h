@@ -38,8 +38,9 @@ struct Launched {
     u32 stream;  // the log has none since Ascend 950
 };
 
-// Starts the log of a device and the reader, unless they run. Call inside a Guard, before the launch.
-void read_kernel_times(i16 device) noexcept;
+// Starts the log of a device and the reader, unless they run. False: there is no driver with a log yet, ask again. Call
+// inside a Guard, before the launch.
+bool read_kernel_times(i16 device) noexcept;
 // False: nobody has started (or tried to start) the log of the task's device yet.
 bool expect_kernel(const Task& task, const Launched& launched) noexcept;
 // The runtime numbers its streams above 2047 (report 804).
