@@ -43,8 +43,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(KERNEL_START, 24,                                                                                                \
       "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                  \
     X(KERNEL_END, 25, "as KERNEL_START")                                                                               \
-    X(MARK, 26, "name: text; ptr: stream; attr: string, domain")                                                       \
-    X(RANGE_START, 27, "name: text; ptr: stream; attr: range id; aux: 1 when the range is a step")                     \
+    X(MARK, 26, "name: text, in an mstx domain `domain: text`; ptr: stream; attr: string, domain")                     \
+    X(RANGE_START, 27, "name: as MARK; ptr: stream; attr: range id; aux: 1 when the range is a step")                  \
     X(RANGE_END, 28, "attr: range id; aux: as RANGE_START")                                                            \
     X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")          \
     X(COLLECTIVE, 30, "name: op; ptr: process group; attr: sequence number")                                           \

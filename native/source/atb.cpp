@@ -11,7 +11,9 @@
 //
 // Nothing of ATB's is read before it is known to be laid out as we think: every symbol of one build must be there, and
 // the first tensors seen must look like tensors (atb_layout.h). Otherwise the source is off, says so once, and every
-// call goes straight on. A call may throw: then its OP_END is missing.
+// call goes straight on. A call may throw: then its OP_END is missing. (A cleanup, in C with
+// -fexceptions, aborts the program when libgcc is linked statically, as here: the exception was thrown by the unwinder
+// of libgcc_s.so.1, which every program would then have to load with us.)
 #include "source/atb_layout.h"
 
 #include <dlfcn.h>

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -29,10 +30,13 @@ constexpr u32 kBufferBytes = 256 << 10;
 constexpr u32 kMostFailedReads = 50;                                 // in a row
 constexpr u64 kShortestPause = 200'000, kLongestPause = 20'000'000;  // ns
 constexpr u64 kFirstSample = 60'000'000, kSamples = 1'000'000'000;   // ns between looks at a device's clock
-constexpr u64 kPatience = 5'000'000;    // ns that an entry waits for its launch: a task may run before it is reported
+// ns from when a task began or ended until its launch must have been reported: the launching thread may lose its core
+// between the two.
+constexpr u64 kPatience = 50'000'000;
+constexpr u64 kRetry = 2'000'000;       // ns between looks whether it has been
 constexpr u64 kStopping = 200'000'000;  // ns
 
-enum class LogState : u32 { NONE, STARTING, RUNNING, FAILED };
+enum class LogState : u32 { NONE, ABSENT, STARTING, RUNNING, FAILED };  // ABSENT: no driver with a log is loaded yet
 struct Log {
     std::atomic<LogState> state{LogState::NONE};
     // The reader's own:
@@ -54,15 +58,18 @@ std::atomic<u64> g_launched{0}, g_timed{0}, g_forgotten{0}, g_foreign{0};
 struct Deferred {
     u64 key;
     u64 ts;
-    u64 seen;
+    u64 since;  // when it happened, or was read when that is not known
     u32 task;
     i16 device;
     bool is_end, is_converted;
 };
-constexpr u32 kMostDeferred = 1024;
+constexpr u32 kMostDeferred = 1u << 13;
 Deferred g_deferred[kMostDeferred];
 u32 g_deferred_count = 0;
-u16 g_deferred_like[kMostDeferred];  // how many have a key with that hash
+// How many have a key with that hash. Far more places than entries, so that few wait behind a stranger.
+constexpr u32 kDeferredCounters = 1u << 16;
+u16 g_deferred_like[kDeferredCounters];
+u64 g_next_retry = 0;
 char* g_buffer = nullptr;
 
 void pause_ns(u64 ns) noexcept {
@@ -99,19 +106,11 @@ bool record(const Deferred& entry) noexcept {
 
 // Begin and end of a task stay in order: what has the number of a waiting entry (or shares a counter with one) waits
 // behind it.
-u16& deferred_like(u64 key) noexcept { return g_deferred_like[mix64(key) % kMostDeferred]; }
+u16& deferred_like(u64 key) noexcept { return g_deferred_like[mix64(key) % kDeferredCounters]; }
 
 void defer(const Deferred& entry) noexcept {
     g_deferred[g_deferred_count++] = entry;
     ++deferred_like(entry.key);
-}
-
-void record_or_defer(const Deferred& entry) noexcept {
-    if (deferred_like(entry.key) == 0 && record(entry)) return;
-    if (g_deferred_count < kMostDeferred)
-        defer(entry);
-    else
-        g_foreign.fetch_add(1, std::memory_order_relaxed);
 }
 
 void forget_deferred() noexcept {
@@ -119,19 +118,35 @@ void forget_deferred() noexcept {
     memset(g_deferred_like, 0, sizeof g_deferred_like);
 }
 
-void retry_deferred(bool is_last) noexcept {
+bool is_foreign(const Deferred& entry, u64 now) noexcept { return now > entry.since + kPatience; }
+
+// Of those that still have no launch, at most the `keep` newest go on waiting.
+void retry_deferred(u32 keep) noexcept {
     const u32 count = g_deferred_count;
     if (count == 0) return;
     const u64 now = monotonic_ns();
-    forget_deferred();
+    g_next_retry = now + kRetry;
+    for (u32 i = 0; i < count; ++i) --deferred_like(g_deferred[i].key);
+    g_deferred_count = 0;
     for (u32 i = 0; i < count; ++i) {
         const Deferred entry = g_deferred[i];
         if (deferred_like(entry.key) == 0 && record(entry)) continue;
-        if (is_last || now - entry.seen > kPatience)
+        if (count - i > keep || is_foreign(entry, now))
             g_foreign.fetch_add(1, std::memory_order_relaxed);
         else
             defer(entry);
     }
+}
+
+void record_or_defer(const Deferred& entry, u64 now) noexcept {
+    if (deferred_like(entry.key) == 0 && record(entry)) return;
+    if (is_foreign(entry, now)) {
+        g_foreign.fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
+    // The oldest give way: an entry that nobody launched must not cost a kernel its times.
+    if (g_deferred_count == kMostDeferred) retry_deferred(kMostDeferred / 2);
+    defer(entry);
 }
 
 void take_entries(i16 device, const Log& log, u32 bytes) noexcept {
@@ -142,8 +157,10 @@ void take_entries(i16 device, const Log& log, u32 bytes) noexcept {
         LogEntry read;
         if (!read_log_entry(g_buffer + at, is_wide, is_expanded, read)) continue;
         const bool is_converted = log.clock.is_known();
-        record_or_defer({key_of(device, read.stream, read.task), is_converted ? log.clock.host_ns(read.counter) : now,
-                         now, read.task, device, read.is_end, is_converted});
+        const u64 ts = is_converted ? log.clock.host_ns(read.counter) : now;
+        const u64 since = ts < now ? ts : now;
+        record_or_defer(
+            {key_of(device, read.stream, read.task), ts, since, read.task, device, read.is_end, is_converted}, now);
     }
 }
 
@@ -177,7 +194,7 @@ u32 read_log(u32 device, Log& log) noexcept {
 
 u32 read_logs() noexcept {
     u32 most = 0;
-    retry_deferred(false);
+    if (monotonic_ns() >= g_next_retry) retry_deferred(kMostDeferred);
     for (u32 device = 0; device < kMostDevices; ++device) {
         Log& log = g_logs[device];
         if (log.state.load(std::memory_order_acquire) != LogState::RUNNING) continue;
@@ -187,11 +204,22 @@ u32 read_logs() noexcept {
     return most;
 }
 
+// How many kernels have been launched and not seen to end, also of those that still run.
+void tell_untimed() noexcept {
+    const u64 launched = g_launched.load(std::memory_order_relaxed), timed = g_timed.load(std::memory_order_relaxed);
+    if (timed >= launched || !has_ring()) return;
+    char text[64];
+    snprintf(text, sizeof text, "%llu of %llu", static_cast<unsigned long long>(launched - timed),
+             static_cast<unsigned long long>(launched));
+    emit_meta("kernel_times.untimed", text);
+}
+
 void stop_logs() noexcept {
     const u64 deadline = monotonic_ns() + kStopping / 2;
     while (read_logs() != 0 && monotonic_ns() < deadline) {
     }
-    retry_deferred(true);
+    retry_deferred(0);
+    tell_untimed();
     const auto stop = original_of<i32 (*)(u32, u32)>(g_prof_stop);
     for (u32 device = 0; device < kMostDevices; ++device) {
         LogState running = LogState::RUNNING;
@@ -268,18 +296,23 @@ bool start_log(u32 device) noexcept {
     return original_of<i32 (*)(u32, u32, void*)>(g_prof_start)(device, kChannel, &parameters) == 0;
 }
 
-// False, and told, when this process cannot know when kernels run on the device.
-bool open_log(u32 device) noexcept {
-    void* const reading = g_prof_read.load(std::memory_order_acquire);
-    if (reading == nullptr || g_prof_start.load(std::memory_order_acquire) == nullptr) {
-        report_lost("kernel_times", "the driver has no task log: kernels have no times");
-        return false;
+// Libraries that are loaded later are noticed (patch.h), and then these are there.
+bool has_driver_log() noexcept {
+    return g_prof_read.load(std::memory_order_acquire) != nullptr &&
+           g_prof_start.load(std::memory_order_acquire) != nullptr;
+}
+
+// Not RUNNING, and told, when this process cannot know when kernels run on the device.
+LogState open_log(u32 device) noexcept {
+    if (!has_driver_log()) {
+        report_lost("kernel_times", "no driver with a task log was loaded: kernels have no times until one is");
+        return LogState::ABSENT;
     }
-    keep_loaded(reading);
-    if (g_tasks.create() && start_log(device)) return true;
+    keep_loaded(g_prof_read.load(std::memory_order_acquire));
+    if (g_tasks.create() && start_log(device)) return LogState::RUNNING;
     report_lost("kernel_times",
                 "the driver's task log could not be started (another profiler?): kernels have no times");
-    return false;
+    return LogState::FAILED;
 }
 
 void after_fork_in_child() {
@@ -296,26 +329,31 @@ __attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullp
 
 }  // namespace
 
-void read_kernel_times(i16 device) noexcept {
-    if (device < 0 || static_cast<u32>(device) >= kMostDevices) return;
+bool read_kernel_times(i16 device) noexcept {
+    if (device < 0 || static_cast<u32>(device) >= kMostDevices) return true;
     Log& log = g_logs[device];
-    LogState none = LogState::NONE;
-    if (!log.state.compare_exchange_strong(none, LogState::STARTING, std::memory_order_acq_rel)) return;
-    const bool is_open = open_log(static_cast<u32>(device));
+    LogState state = log.state.load(std::memory_order_acquire);
+    if (state == LogState::ABSENT && !has_driver_log()) return false;
+    if (state != LogState::NONE && state != LogState::ABSENT) return true;
+    if (!log.state.compare_exchange_strong(state, LogState::STARTING, std::memory_order_acq_rel)) return true;
+    const LogState opened = open_log(static_cast<u32>(device));
     log.next_sample = 0;
     log.sample_interval = kFirstSample;
     log.failed_reads = 0;
-    log.state.store(is_open ? LogState::RUNNING : LogState::FAILED, std::memory_order_release);
-    if (is_open) ensure_reader();
+    log.state.store(opened, std::memory_order_release);
+    if (opened == LogState::RUNNING) ensure_reader();
+    return opened != LogState::ABSENT;
 }
 
 bool expect_kernel(const Task& task, const Launched& launched) noexcept {
     if (task.device < 0 || static_cast<u32>(task.device) >= kMostDevices) return true;
-    const LogState state = g_logs[task.device].state.load(std::memory_order_acquire);
-    if (state != LogState::RUNNING) return state != LogState::NONE;
     g_launched.fetch_add(1, std::memory_order_relaxed);
-    if (!g_tasks.put(key_of(task.device, task.stream, task.number), launched))
-        g_forgotten.fetch_add(1, std::memory_order_relaxed);
+    const LogState state = g_logs[task.device].state.load(std::memory_order_acquire);
+    if (state == LogState::ABSENT) return !has_driver_log();
+    if (state != LogState::RUNNING) return state != LogState::NONE;
+    if (g_tasks.put(key_of(task.device, task.stream, task.number), launched)) return true;
+    g_forgotten.fetch_add(1, std::memory_order_relaxed);
+    report_lost("kernel_times", "kernels came faster than the driver's task log was read: some have no times");
     return true;
 }
 

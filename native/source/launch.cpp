@@ -64,7 +64,7 @@ __attribute__((noinline)) bool begin_launch() noexcept {
     if (t_launch.unread != kNoDevice) {
         const i16 device = t_launch.unread == kAsk ? current_device() : t_launch.unread;
         t_launch.unread = kNoDevice;
-        if (is_selected(DeviceType::NPU, device)) read_kernel_times(device);
+        if (is_selected(DeviceType::NPU, device) && !read_kernel_times(device)) t_launch.unread = device;
     }
     t_launch.inside = true;
     t_launch.told = false;
@@ -96,6 +96,15 @@ struct Launch<int(Arguments...), original> {
     }
 };
 
+// Another device may be current from now on. That its log runs is seen to before the next launch, so that already that
+// one has times.
+template <typename Argument, std::atomic<void*>& original>
+int change_device(Argument argument) noexcept {
+    const int status = original_of<int (*)(Argument)>(original)(argument);
+    t_launch.unread = kAsk;
+    return status;
+}
+
 using Pointer = void*;
 using RtKernel = int(Pointer stub, u32 blocks, Pointer args, u32 bytes, Pointer memory, Pointer stream);
 using RtKernelWithHandle = int(Pointer handle, u64 tiling_key, u32 blocks, Pointer args, Pointer memory, Pointer stream,
@@ -115,6 +124,7 @@ using AclKernelWithHostArgs = int(Pointer function, u32 blocks, Pointer stream, 
 std::atomic<void*> g_rt_kernel, g_rt_with_handle, g_rt_with_flag, g_rt_aicpu, g_rt_by_handle, g_rt_by_handle_v2, g_acl,
     g_acl_impl, g_acl_v2, g_acl_v2_impl, g_acl_with_config, g_acl_with_config_impl, g_acl_with_host_args,
     g_acl_with_host_args_impl;
+std::atomic<void*> g_rt_set, g_rt_set_context, g_acl_set, g_acl_set_impl, g_acl_set_context, g_acl_set_context_impl;
 
 #define LAUNCH(symbol, Signature, original) \
     {symbol, reinterpret_cast<void*>(Launch<Signature, original>::call), &original}
@@ -134,6 +144,15 @@ const Hook kHooks[] = {
     LAUNCH("aclrtLaunchKernelWithHostArgs", AclKernelWithHostArgs, g_acl_with_host_args),
     LAUNCH("aclrtLaunchKernelWithHostArgsImpl", AclKernelWithHostArgs, g_acl_with_host_args_impl),
 #undef LAUNCH
+#define CHANGE(symbol, Argument, original) \
+    {symbol, reinterpret_cast<void*>(change_device<Argument, original>), &original}
+    CHANGE("rtSetDevice", i32, g_rt_set),
+    CHANGE("rtCtxSetCurrent", Pointer, g_rt_set_context),
+    CHANGE("aclrtSetDevice", i32, g_acl_set),
+    CHANGE("aclrtSetDeviceImpl", i32, g_acl_set_impl),
+    CHANGE("aclrtSetCurrentContext", Pointer, g_acl_set_context),
+    CHANGE("aclrtSetCurrentContextImpl", Pointer, g_acl_set_context_impl),
+#undef CHANGE
     {"rtGetDevice", nullptr, &g_rt_get_device},
     {"aclrtGetDevice", nullptr, &g_acl_get_device},
     {"MsprofRegisterProfileCallback", nullptr, &g_register_callback},

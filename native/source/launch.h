@@ -38,8 +38,9 @@ struct Launched {
     u32 stream;  // the log has none since Ascend 950
 };
 
-// Starts the log of a device and the reader, unless they run. Call inside a Guard, before the launch.
-void read_kernel_times(i16 device) noexcept;
+// Starts the log of a device and the reader, unless they run. False: there is no driver with a log yet, ask again. Call
+// inside a Guard, before the launch.
+bool read_kernel_times(i16 device) noexcept;
 // False: nobody has started (or tried to start) the log of the task's device yet.
 bool expect_kernel(const Task& task, const Launched& launched) noexcept;
 // The runtime numbers its streams above 2047 (report 804).
@@ -60,8 +61,8 @@ extern "C" {
 
 // For tests and `doctor`.
 struct memscope_kernel_stats {
-    unsigned long long launched;   // tasks reported and waited for
-    unsigned long long timed;      // of these, seen to end
+    unsigned long long launched;   // tasks reported
+    unsigned long long timed;      // of these, seen to end; the others still run, or their times were missed
     unsigned long long forgotten;  // given up: too many were waiting, or the number came round again
     unsigned long long foreign;    // log entries that belong to no launch we know (copies, events)
     unsigned long long names_refused;

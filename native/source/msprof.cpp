@@ -23,7 +23,7 @@ namespace {
 NameTable g_names;
 std::atomic<u64> g_names_refused{0};
 
-enum class Reports : u32 { NONE, STARTING, STARTED };
+enum class Reports : u32 { NONE, ABSENT, STARTING, STARTED };  // ABSENT: libprofapi.so is not loaded yet
 std::atomic<Reports> g_reports{Reports::NONE};
 constexpr u64 kPatience = 20'000'000;  // ns that other threads' launches wait for their names
 
@@ -97,16 +97,22 @@ bool switch_on() noexcept {
     return original_of<i32 (*)(void*, u32)>(g_set_prof_command)(&command, sizeof command) == 0;
 }
 
-void register_callbacks() noexcept {
-    void* const registering = g_register_callback.load(std::memory_order_acquire);
-    if (registering == nullptr || g_set_prof_command.load(std::memory_order_acquire) == nullptr) {
-        report_lost("msprof", "libprofapi.so is not loaded or has no callbacks: launches have no name");
-        return;
+// Libraries that are loaded later are noticed (patch.h), and then these are there.
+bool has_callbacks() noexcept {
+    return g_register_callback.load(std::memory_order_acquire) != nullptr &&
+           g_set_prof_command.load(std::memory_order_acquire) != nullptr;
+}
+
+Reports register_callbacks() noexcept {
+    if (!has_callbacks()) {
+        report_lost("msprof", "no libprofapi.so with callbacks was loaded: launches have no name until one is");
+        return Reports::ABSENT;
     }
-    keep_loaded(registering);
+    keep_loaded(g_register_callback.load(std::memory_order_acquire));
     if (!register_callback(msprof::kHashIdCallback, hash_id) ||
         !register_callback(msprof::kCompactInfoCallback, compact_info) || !switch_on())
         report_lost("msprof", "libprofapi.so refused our callbacks: launches have no name");
+    return Reports::STARTED;
 }
 
 void after_fork_in_child() {
@@ -120,10 +126,11 @@ __attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullp
 
 void start_task_reports() noexcept {
     if (__builtin_expect(g_reports.load(std::memory_order_acquire) == Reports::STARTED, 1)) return;
-    Reports none = Reports::NONE;
-    if (g_reports.compare_exchange_strong(none, Reports::STARTING, std::memory_order_acq_rel)) {
-        register_callbacks();
-        g_reports.store(Reports::STARTED, std::memory_order_release);
+    Reports state = g_reports.load(std::memory_order_acquire);
+    if (state == Reports::ABSENT && !has_callbacks()) return;
+    if ((state == Reports::NONE || state == Reports::ABSENT) &&
+        g_reports.compare_exchange_strong(state, Reports::STARTING, std::memory_order_acq_rel)) {
+        g_reports.store(register_callbacks(), std::memory_order_release);
         return;
     }
     const u64 deadline = monotonic_ns() + kPatience;

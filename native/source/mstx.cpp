@@ -5,7 +5,8 @@
 // or not anything is recorded; when it says it failed, never again. So every slot is filled at once, and each function
 // decides by itself.
 //
-// Which texts mean something: a range named `step start` is a step. Everything else is recorded as it is.
+// Which texts mean something: a range of the default domain named `step start` is a step. Everything else is recorded
+// as it is.
 #include <pthread.h>
 #include <cstring>
 
@@ -55,9 +56,21 @@ bool is_text(const char* message) noexcept {
     return message != nullptr;
 }
 
+// In a domain the text is `domain: message`; the default domain has no name.
+u64 intern_message(const Domain* domain, const char* message) noexcept {
+    const std::size_t bytes = strnlen(message, kMaxTextBytes);
+    const std::size_t domain_bytes = domain == nullptr ? 0 : strlen(domain->name);
+    if (domain_bytes == 0) return intern_text(message, bytes);
+    char text[sizeof domain->name + 2 + kMaxTextBytes];
+    memcpy(text, domain->name, domain_bytes);
+    memcpy(text + domain_bytes, ": ", 2);
+    memcpy(text + domain_bytes + 2, message, bytes);
+    return intern_text(text, domain_bytes + 2 + bytes);
+}
+
 // Inside a Guard, while recording.
-void emit_text(Event& event, const char* message, const void* stream) noexcept {
-    event.record.name = intern_text(message, strnlen(message, kMaxTextBytes));
+void emit_text(Event& event, const Domain* domain, const char* message, const void* stream) noexcept {
+    event.record.name = intern_message(domain, message);
     event.record.ptr = stream == nullptr ? 0 : stream_id(stream);
     emit(event);
 }
@@ -68,13 +81,13 @@ void mark_in(const Domain* domain, const char* message, const void* stream) noex
     if (!guard || !ensure_ring()) return;
     Event event(Kind::MARK);
     if (domain != nullptr) event.record.attr = intern_text(domain->name, strlen(domain->name));
-    emit_text(event, message, stream);
+    emit_text(event, domain, message, stream);
 }
 
-u64 start_range(const char* message, const void* stream, bool may_be_step) noexcept {
+u64 start_range(const Domain* domain, const char* message, const void* stream) noexcept {
     const u32 range = next_range();
     if (!is_recording() || !is_text(message)) return range;
-    const bool is_step = may_be_step && strcmp(message, kStep) == 0;
+    const bool is_step = domain == nullptr && strcmp(message, kStep) == 0;
     if (is_step) {
         open_step(range);
         memscope_boundary(static_cast<unsigned>(StepSource::MSTX));
@@ -84,7 +97,7 @@ u64 start_range(const char* message, const void* stream, bool may_be_step) noexc
     Event event(Kind::RANGE_START);
     event.record.attr = range;
     event.record.aux = is_step ? 1 : 0;
-    emit_text(event, message, stream);
+    emit_text(event, domain, message, stream);
     return range;
 }
 
@@ -109,7 +122,7 @@ bool is_domain(const void* handle) noexcept {
 // --- what stands in the tables ---------------------------------------------------------------------------------
 
 void mark(const char* message, void* stream) noexcept { mark_in(nullptr, message, stream); }
-u64 range_start(const char* message, void* stream) noexcept { return start_range(message, stream, true); }
+u64 range_start(const char* message, void* stream) noexcept { return start_range(nullptr, message, stream); }
 void range_end(u64 range) noexcept { end_range(range); }
 void get_tool_id(u64* id) noexcept {
     if (id != nullptr) *id = kToolId;
@@ -121,7 +134,7 @@ void domain_mark(void* domain, const char* message, void* stream) noexcept {
     if (is_domain(domain)) mark_in(domain_of(domain), message, stream);
 }
 u64 domain_range_start(void* domain, const char* message, void* stream) noexcept {
-    return is_domain(domain) ? start_range(message, stream, false) : next_range();
+    return is_domain(domain) ? start_range(domain_of(domain), message, stream) : next_range();
 }
 void domain_range_end(void* domain, u64 range) noexcept {
     if (is_domain(domain)) end_range(range);

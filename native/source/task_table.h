@@ -73,7 +73,7 @@ public:
     }
 
 private:
-    static constexpr u32 kSets = 1u << 13, kPlaces = 7;
+    static constexpr u32 kSets = 1u << 14, kPlaces = 7;
     struct WaitingTask {
         Launched launched;
         u64 began;  // not before it was launched
@@ -96,7 +96,10 @@ private:
         Set& set_;
     };
 
-    Set& set_of(u64 key) const noexcept { return sets_.load(std::memory_order_acquire)[mix64(key) % kSets]; }
+    // Tasks of one stream come one after the other, and so do their sets: those that wait are spread evenly.
+    Set& set_of(u64 key) const noexcept {
+        return sets_.load(std::memory_order_acquire)[(mix64(key >> 16) + key) % kSets];
+    }
     static u32 find(const Set& set, u64 key) noexcept {  // kPlaces: not there
         u32 at = 0;
         while (at < kPlaces && set.keys[at] != key) ++at;

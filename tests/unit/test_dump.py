@@ -304,6 +304,19 @@ def test_database_has_upstreams_table(tmp_path: Path) -> None:
     assert rows[1][9:] == (attr, "", "")
 
 
+def test_marks_of_two_domains_are_told_apart_in_the_name(tmp_path: Path) -> None:
+    run = FakeRun([process(1)])
+    run.add(Kind.MARK, 1, name=run.text("data: begin"), attr=run.text("data"))
+    run.add(Kind.RANGE_START, 2, name=run.text("model: begin"), attr=9)
+    run.add(Kind.MARK, 3, name=run.text("begin"))
+
+    write_dumps(run, tmp_path)
+
+    rows = read_csv(only_file(tmp_path))
+    assert [row["Name"] for row in rows] == ["data: begin", "model: begin", "begin"]
+    assert len({row["Attr"] for row in rows}) == 1
+
+
 def test_events_not_asked_for_are_left_out_but_count(tmp_path: Path) -> None:
     run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 10)

@@ -73,6 +73,13 @@ void check_times(const char* name, int count, void* stream, u8 flags) {
     }
 }
 
+std::string newest_meta(const char* key) {
+    std::string value;
+    for (const own::Seen& one : events_of_kind(Kind::META))
+        if (own::text_of(one.record.name) == key) value = own::text_of(one.record.attr);
+    return value;
+}
+
 void* stream_on(int device) {
     CHECK_EQUAL(rtSetDevice(device), 0);
     void* stream = nullptr;
@@ -180,6 +187,25 @@ CASE(tasks_that_were_not_launched_here_are_counted_and_not_told) {
     });
 }
 
+CASE(entries_that_nobody_launched_cost_no_kernel_its_times) {
+    in_process({}, [] {
+        void* const stream = stream_on(0);
+        Kernel first("first"), copy("copy"), kernel("among strangers");
+        CHECK_EQUAL(first.launch(stream), 0);
+        wait_until_timed(1);
+        for (u64 round = 1; round <= 10; ++round) {
+            memscope_stop();  // launches are not reported, but the device logs them, as it does copies and events
+            for (int i = 0; i < 2'000; ++i) CHECK_EQUAL(copy.launch(stream), 0);
+            memscope_start();
+            for (int i = 0; i < 500; ++i) CHECK_EQUAL(kernel.launch(stream), 0);
+            wait_until_timed(1 + 500 * round);
+        }
+        CHECK_EQUAL(times_of("among strangers").ends.size(), 5'000u);
+        CHECK_EQUAL(stats().forgotten, 0u);
+        wait_for("the foreign entries", [] { return stats().foreign == 40'000; });
+    });
+}
+
 CASE(the_log_of_every_device_is_read_by_one_thread) {
     in_process({{"NPUSIM_DEVICES", "8"}, {"NPUSIM_ASYNC", "1"}}, [] {
         constexpr u64 kThreads = 8, kLaunches = 400;
@@ -211,11 +237,28 @@ CASE(a_thread_that_changes_its_device_is_followed) {
         void* const streams[] = {stream_on(0), stream_on(1)};
         Kernel kernel("both");
         for (int i = 0; i < 3; ++i)
-            for (void* stream : streams) CHECK_EQUAL(kernel.launch(stream), 0);
-        // The first on the second device is what shows us that there is one.
-        wait_until_timed(5);
+            for (int device : {0, 1}) {
+                CHECK_EQUAL(rtSetDevice(device), 0);
+                CHECK_EQUAL(kernel.launch(streams[device]), 0);
+            }
+        wait_until_timed(6);
         CHECK_EQUAL(times_of("both").launches.size(), 6u);
-        CHECK_EQUAL(times_of("both").ends.size(), 5u);
+        CHECK_EQUAL(times_of("both").ends.size(), 6u);
+    });
+}
+
+CASE(a_launch_on_a_device_that_nobody_made_current_has_no_times_and_is_counted) {
+    in_process({}, [] {
+        void* const streams[] = {stream_on(0), stream_on(1)};
+        CHECK_EQUAL(aclInit(nullptr), 0);
+        Kernel kernel("elsewhere");
+        for (int i = 0; i < 3; ++i)
+            for (void* stream : streams) CHECK_EQUAL(kernel.launch(stream), 0);
+        wait_until_timed(5);
+        CHECK_EQUAL(aclFinalize(), 0);
+        CHECK_EQUAL(newest_meta("kernel_times.untimed"), "1 of 6");
+        CHECK_EQUAL(times_of("elsewhere").launches.size(), 6u);
+        CHECK_EQUAL(times_of("elsewhere").ends.size(), 5u);
     });
 }
 
@@ -298,8 +341,7 @@ CASE(finalize_ends_the_reader_and_loses_nothing_that_had_run) {
             wait_for("the thread to end", [] { return reader_tasks().empty(); });
             CHECK_EQUAL(aclInit(nullptr), 0);
         }
-        // The first launch after a start anew is what starts it.
-        CHECK_EQUAL(stats().timed, 200u + 199u + 199u);
+        CHECK_EQUAL(stats().timed, 600u);
     });
 }
 
@@ -349,9 +391,13 @@ CASE(launches_that_never_end_are_given_up_in_the_end) {
                 report.task.task = task;
                 CHECK_EQUAL(MsprofReportCompactInfo(1, &report, sizeof report), 0);
             }
-        CHECK(stats().forgotten >= 120'000u - (7u << 13));
+        CHECK(stats().forgotten >= 120'000u - (7u << 14));
         CHECK(stats().forgotten < 120'000u);
         check_times("still", 50, nullptr, kDeviceTime);
+        CHECK(has_lost("kernel_times"));
+        CHECK_EQUAL(aclInit(nullptr), 0);
+        CHECK_EQUAL(aclFinalize(), 0);
+        CHECK_EQUAL(newest_meta("kernel_times.untimed"), "120000 of 120051");
     });
 }
 

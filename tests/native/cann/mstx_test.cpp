@@ -372,6 +372,29 @@ CASE(a_block_registered_anew_ends_the_old_one) {
     check_block(seen[3], Kind::FREE, Pool::PTA, kCard1, 0x1000, 1024, 0, 4096);
 }
 
+CASE(one_text_in_two_domains_is_two_names) {
+    new_events();
+    for (const char* name : {"data", "model", ""}) {
+        void* const domain = mstxDomainCreateA(name);
+        mstxDomainMarkA(domain, "begin", nullptr);
+        mstxDomainRangeEnd(domain, mstxDomainRangeStartA(domain, "begin", nullptr));
+    }
+    const std::string endless(10'000, 'm');
+    mstxDomainMarkA(mstxDomainCreateA("data"), endless.c_str(), nullptr);
+    std::vector<std::string> names;
+    for (const Seen& one : new_events())
+        if (one.kind == Kind::MARK || one.kind == Kind::RANGE_START) names.push_back(own::text_of(one.record.name));
+    const std::vector<std::string> expected = {"data: begin",
+                                               "data: begin",
+                                               "model: begin",
+                                               "model: begin",
+                                               "begin",
+                                               "begin",
+                                               ("data: " + endless).substr(0, kMaxTextBytes)};
+    CHECK_EQUAL(names.size(), expected.size());
+    for (std::size_t i = 0; i < names.size(); ++i) CHECK_EQUAL(names[i], expected[i]);
+}
+
 CASE(domains_are_told_apart_and_bounded) {
     const char* const names[] = {"ptaCaching", "msleaks", "ptaWorkspace", "mindsporeMemPool", "atb", "mine", ""};
     std::vector<void*> handles;
@@ -419,7 +442,7 @@ CASE(marks_carry_text_domain_and_stream) {
     CHECK_EQUAL(own::text_of(marks[0].record.name), "hello");
     CHECK_EQUAL(marks[0].record.ptr, 0u);
     CHECK_EQUAL(marks[0].record.attr, 0u);
-    CHECK_EQUAL(own::text_of(marks[1].record.name), "in a domain");
+    CHECK_EQUAL(own::text_of(marks[1].record.name), "mine: in a domain");
     CHECK_EQUAL(own::text_of(marks[1].record.attr), "mine");
     CHECK_EQUAL(marks[1].record.ptr, static_cast<u64>(id));
     CHECK_EQUAL(own::text_of(marks[2].record.name), endless.substr(0, kMaxTextBytes));
@@ -461,7 +484,7 @@ CASE(range_ids_are_unique_also_while_nothing_is_recorded) {
         if (one.kind == Kind::RANGE_START || one.kind == Kind::RANGE_END) ranges.push_back(one);
     CHECK_EQUAL(ranges.size(), 2u);
     CHECK_EQUAL(ranges[0].record.attr, id);
-    CHECK_EQUAL(own::text_of(ranges[0].record.name), "loud");
+    CHECK_EQUAL(own::text_of(ranges[0].record.name), "mine: loud");
     CHECK_EQUAL(ranges[1].record.attr, id);
 }
 
