@@ -16,6 +16,7 @@ from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError, RunError
 from msmemscope.report import outputs
 from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text
 from msmemscope.report.outputs import OutputError, write_outputs
 from msmemscope.vocabulary import DeviceType, Kind, Pool
@@ -106,6 +107,32 @@ def test_gap_table_in_upstreams_shape() -> None:
     for offset, (word, percent, step) in enumerate((("MinGap", 25.0, 2), ("MaxGap", 50.0, 3)), 2):
         cells = lines[title + offset].split()
         assert (cells[0], float(cells[1]), int(cells[-1])) == (word, percent, step)
+
+
+def test_gap_table_of_upstreams_pools_alone() -> None:
+    """Driver and host memory have no gap table on the console; steps.csv has the least and most of every pool."""
+    run = FakeRun([process(1)])
+    npu = {"device_type": DeviceType.NPU, "device": 0}
+    places = [npu | {"pool": pool} for pool in (Pool.HAL, Pool.PTA_WORKSPACE, Pool.PTA, Pool.ATB, Pool.MINDSPORE)]
+    places += [{"device_type": DeviceType.CUDA, "device": 0, "pool": pool} for pool in (Pool.CUDA, Pool.CUDA_DRIVER)]
+    places.append({})  # HOST
+    for step in range(5):
+        run.add(Kind.STEP, 10 * step, step=step)
+        for place in places:
+            run.malloc(10 * step + 1, 0x2000, 3000, step=step, **place)
+            run.free(10 * step + 2, 0x2000, step=step, **place)
+    made = analyse(run)
+    titles = [line for line in plain_text(made).splitlines() if line.startswith("======= ")]
+    assert [title.split(":")[0].removeprefix("======= ") for title in titles] == [
+        "Pytorch Caching memory pool",
+        "Mindspore memory pool",
+        "ATB memory pool",
+        "CUDA memory pool",
+    ]
+    steps = steps_table(made.tracked).to_pylist()
+    least = {row["pool"]: (row["min_bytes"], row["peak_bytes"]) for row in steps if row["step"] == 3}
+    assert len(least) == len(places)
+    assert set(least.values()) == {(0, 3000)}
 
 
 def test_plain_when_not_a_terminal(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
