@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kFewPoints = 1'000;  // of levels per site, which nobody asks for here
 constexpr std::size_t kFewSites = 1;       // so its stacks are folded; each life has its own
 
+constexpr std::size_t kAhead = 8;  // as in the tracker
+
 bool has(u8 flags, Flag flag) noexcept { return (flags & static_cast<u8>(flag)) != 0; }
 
 bool on_card(u8 device_type) noexcept {
@@ -38,6 +40,7 @@ LifeTable BlockLives::feed(u32 process_id, const EventColumns& events, const Lif
     Process& process = processes_[process_id];
     for (std::size_t row = 0; row < events.n; ++row) {
         process.step = std::max(process.step, events.step[row]);
+        if (row + kAhead < events.n) process.lives.prefetch(known.allocation_id[row + kAhead]);
         switch (static_cast<Kind>(events.kind[row])) {
             case Kind::MALLOC: {
                 if (known.ended_id[row] != 0) end(process, known.ended_id[row], events.ts[row], false, ended);
@@ -51,7 +54,8 @@ LifeTable BlockLives::feed(u32 process_id, const EventColumns& events, const Lif
                 life.ts = events.ts[row];
 #define COPY(column) life.column = events.column[row];
                 COPY(ptr)
-                COPY(stack_py) COPY(stack_c) COPY(tid) COPY(device) COPY(device_type) COPY(pool) COPY(flags)
+                COPY(stack_py)
+                COPY(stack_c) COPY(tid) COPY(device) COPY(device_type) COPY(pool) COPY(flags)
 #undef COPY
                     Life& slot = process.lives.claim(life.id);
                 slot = life;

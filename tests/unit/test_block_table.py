@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,88 @@ def test_the_peak_is_remembered_not_the_end(run: FakeRun, tmp_path: Path) -> Non
         ("2", str(3 * MIB), "1", "", ""),
         ("9", "", "", str(4 * MIB), "1"),
     ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_against_a_slow_model(run: FakeRun, tmp_path: Path, seed: int) -> None:
+    """Segments of a page grid come and go, plain and mapped; blocks of two pools cover free pages of them. The model
+    keeps all segments and blocks as they are, looks through all of them each time, and copies all at every peak."""
+    chance = random.Random(seed)
+    segments: dict[int, tuple[int, int, bool]] = {}  # page -> (pages, id of the driver's block, mapped)
+    blocks: dict[int, tuple[int, int, int]] = {}  # id -> (page, pages, pool)
+    handles: dict[int, int] = {}  # id -> pages
+    truth: dict[int, tuple[Any, ...]] = {}
+    last, most = 0, (0, 0)
+    at_peak: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def cover() -> dict[tuple[int, int], tuple[int, int]]:
+        """(page, id) of each segment -> bytes and blocks of the pool that covers most of it, the lower number first."""
+        found = {}
+        for start, (pages, id, _) in segments.items():
+            sums: dict[int, list[int]] = {}
+            for page, length, pool in blocks.values():
+                shared = min(start + pages, page + length) - max(start, page)
+                if shared > 0:
+                    one = sums.setdefault(pool, [0, 0])
+                    one[0], one[1] = one[0] + shared * MIB, one[1] + 1
+            best = max(sorted(sums), key=lambda pool: sums[pool][0], default=None)
+            found[start, id] = (sums[best][0], sums[best][1]) if best is not None else (0, 0)
+        return found
+
+    for now in range(1, 1500):
+        action, page, pages = chance.random(), chance.randrange(1, 80), chance.randrange(1, 6)
+        taken = {p for start, (length, *_) in segments.items() for p in range(start, start + length)}
+        busy = {p for start, length, _ in blocks.values() for p in range(start, start + length)}
+        wanted = set(range(page, page + pages))
+        if action < 0.1 and not wanted & (taken | busy):
+            last += 1
+            if chance.random() < 0.5:
+                run.malloc(now, page * MIB, pages * MIB, **HAL)
+            else:
+                run.malloc(now, 0xABC000 + last, pages * MIB, flags=HANDLE, **HAL)
+                run.add(Kind.MAP, now, ptr=page * MIB, size=pages * MIB, attr=0xABC000 + last, **HAL)
+                handles[last] = pages
+            segments[page] = (pages, last, last in handles)
+        elif action < 0.15 and segments:
+            start = chance.choice(sorted(segments))
+            length, id, mapped = segments[start]
+            if set(range(start, start + length)) & busy:
+                continue
+            del segments[start]
+            if mapped:
+                run.add(Kind.UNMAP, now, ptr=start * MIB, **(HAL | {"device": -1}))
+                run.free(now, 0xABC000 + id, flags=HANDLE, **HAL)
+                del handles[id]
+            else:
+                run.free(now, start * MIB, **HAL)
+        elif action < 0.8 and wanted <= taken - busy:
+            last += 1
+            pool = chance.choice((PTA, WORKSPACE))
+            run.malloc(now, page * MIB, pages * MIB, **pool)
+            under = [start for start, (length, *_) in segments.items() if wanted & set(range(start, start + length))]
+            first = min(under)
+            truth[last] = (first * MIB, segments[first][0] * MIB, segments[first][1], len(under))
+            blocks[last] = (page, pages, int(pool["pool"]))
+        elif action > 0.8 and blocks:
+            start, _, pool_number = blocks.pop(chance.choice(sorted(blocks)))
+            run.free(now, start * MIB, **(NPU | {"pool": pool_number}))
+        level = sum(length for length, *_ in segments.values()), sum(length for _, length, _ in blocks.values())
+        if level > most:
+            most, at_peak = level, cover()
+    rows, lines = written(run, tmp_path)
+    assert len(truth) > 40
+    assert any(place[3] > 1 for place in truth.values())
+    assert {id: place(rows[id]) for id in truth} == truth
+    at_end = cover()
+    expected = {
+        key: tuple(text for side in (at_peak, at_end) for text in map(str, side.get(key, ("", ""))))
+        for key in at_peak | at_end
+    }
+    columns = ("peak_used_bytes", "peak_blocks", "end_used_bytes", "end_blocks")
+    assert expected == {
+        (int(line["address"], 16) // MIB, int(line["segment_id"])): tuple(line[name] for name in columns)
+        for line in lines
+    }
 
 
 def test_one_directory_per_rank_in_parts_of_bounded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
