@@ -20,6 +20,8 @@ void SegmentMap::add(Segment segment) {
     segment.copied = peak_;
     segment.at_peak = false;
     Segment& added = segments_[segment.ptr] = segment;
+    // Memory is mapped after it was given out, when the peak has been noted.
+    if (peak_lasts_) begin_peak();
     if (!added.shadow) return;
     for (auto block = from_before_.begin(); block != from_before_.end() && block->first.first < end; ++block)
         if (overlap(added, block->second) > 0) change(added, block->second, 1);
@@ -44,6 +46,7 @@ void SegmentMap::end(const Span& block) {
         if (knows(at->second, block)) change(at->second, block, -1);
     if (block.shadow) from_before_.erase({block.ptr, block.pool});
     pool_bytes_ -= block.size;
+    peak_lasts_ = false;
 }
 
 Place SegmentMap::find(const Span& block) const {
@@ -109,6 +112,7 @@ void SegmentMap::copy_peak(Segment& segment) const {
 
 void SegmentMap::take_out(Segments::iterator at) {
     copy_peak(at->second);
+    peak_lasts_ = false;
     if (at->second.at_peak) ended_.push_back(at->second);
     segments_.erase(at);
 }
@@ -131,11 +135,17 @@ void SegmentMap::change(Segment& segment, const Span& block, i64 sign) {
 }
 
 void SegmentMap::look_for_peak() {
+    peak_lasts_ = false;
     if (driver_bytes_ < peak_driver_bytes_) return;
     if (driver_bytes_ == peak_driver_bytes_ && pool_bytes_ <= peak_pool_bytes_) return;
     peak_driver_bytes_ = driver_bytes_;
     peak_pool_bytes_ = pool_bytes_;
+    begin_peak();
+}
+
+void SegmentMap::begin_peak() {
     ++peak_;
+    peak_lasts_ = true;
     ended_.clear();
 }
 

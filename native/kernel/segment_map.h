@@ -85,11 +85,13 @@ private:
     static i64 overlap(const Segment& segment, const Span& block) noexcept;
     void change(Segment& segment, const Span& block, i64 sign);
     void look_for_peak();
+    void begin_peak();
 
     Segments segments_;
     std::vector<Segment> ended_;                      // those of the peak that are gone
     std::map<std::pair<u64, u8>, Span> from_before_;  // live shadow blocks, by address and pool
     u64 peak_ = 0;                                    // its number
+    bool peak_lasts_ = false;                         // nothing has changed since it began
     i64 driver_bytes_ = 0, pool_bytes_ = 0;
     i64 peak_driver_bytes_ = 0, peak_pool_bytes_ = 0;
 };

@@ -232,7 +232,7 @@ def test_the_peak_is_remembered_not_the_end(run: FakeRun, tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_programs_against_a_slow_model(run: FakeRun, tmp_path: Path, seed: int) -> None:
     """Segments of a page grid come and go, plain and mapped; blocks of two pools cover free pages of them. The model
     keeps all segments and blocks as they are, looks through all of them each time, and copies all at every peak."""
@@ -299,8 +299,8 @@ def test_random_programs_against_a_slow_model(run: FakeRun, tmp_path: Path, seed
         if level > most:
             most, at_peak = level, cover()
     rows, lines = written(run, tmp_path)
-    assert len(truth) > 40
-    assert any(place[3] > 1 for place in truth.values())
+    assert len(truth) > 20
+    assert len({segment for *_, segment, _ in truth.values()}) > 3
     assert {id: place(rows[id]) for id in truth} == truth
     at_end = cover()
     expected = {
