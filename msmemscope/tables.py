@@ -256,6 +256,11 @@ class _Definitions:
         return {name: self._table[name][row].as_py() for name in self._table.column_names}
 
 
+def rank_folder(rank: int | None) -> str:
+    """The directory of a rank's parts below events/ and blocks/; None: of processes that are no rank."""
+    return "rank=none" if rank is None else f"rank={rank:05d}"
+
+
 def part_rings(metadata: dict[bytes, bytes] | None) -> dict[int, dict[str, Any]]:
     """What a part holds of which ring; the entries are described at RINGS_KEY."""
     if not metadata or RINGS_KEY not in metadata:

@@ -32,6 +32,7 @@ from msmemscope.tables import (
     USAGE_SCHEMA,
     Bad,
     part_rings,
+    rank_folder,
 )
 from msmemscope.vocabulary import EVENT_COLUMNS
 
@@ -104,10 +105,6 @@ class Chunk:
     @property
     def empty(self) -> bool:
         return not self.batches and not self.usage
-
-
-def rank_folder(rank: int | None) -> str:
-    return "rank=none" if rank is None else f"rank={rank:05d}"
 
 
 class Store:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msmemscope._kernel import BlockTracker
+from msmemscope._kernel import BlockLives, BlockTracker
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def track(run: Run, *, progress: Callable[[int], None] | None = None, max_points
     return tracked(tracker, run.processes, events=events, orphans=orphans)
 
 
-def add_processes(tracker: BlockTracker, processes: Sequence[Process]) -> dict[int, int]:
+def add_processes(tracker: BlockTracker | BlockLives, processes: Sequence[Process]) -> dict[int, int]:
     """Makes the processes known to a tracker under their index; returns ring -> index."""
     index = {process.ring: number for number, process in enumerate(processes)}
     for number, process in enumerate(processes):

@@ -5,7 +5,7 @@ device and pool the steps with the smallest and the largest ratio of minimum to 
 and what every step left behind.
 
 Upstream's rule is kept (the warm-up, steps 0 and 1, does not count; the first of equal steps is named); its faults are
-not: every pool is shown, a step ends where the next one begins and not at any nested range, and the values at the edges
+not: a step ends where the next one begins and not at any nested range, and the values at the edges
 of a step count as well as those at its events.
 """
 

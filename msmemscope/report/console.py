@@ -25,6 +25,7 @@ from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.dump_rows import frame_text, printable
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.tables import Run
+from msmemscope.vocabulary import Pool
 
 MIB = 1 << 20
 _FRAMES = 6  # of a finding's stack
@@ -40,6 +41,11 @@ _POOL_TITLES = {
     "ATB": "ATB memory pool",
     "MINDSPORE": "Mindspore memory pool",
 }
+
+
+# The gap table is about memory that a framework hands out again and again: upstream has it for these, and CUDA is the
+# like of PTA where upstream does not run. The least and most of all other pools stand in cluster/steps.csv.
+_GAP_POOLS = frozenset(pool.name for pool in (Pool.PTA, Pool.ATB, Pool.MINDSPORE, Pool.CUDA))
 
 
 @dataclass(frozen=True)
@@ -364,7 +370,7 @@ def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:
 
 def _gaps(analysis: Analysis, rank: int | None) -> Iterator[Section]:
     tracked = analysis.tracked
-    tables = [table for table in gap_table(tracked.steps) if table.smallest or table.largest]
+    tables = [t for t in gap_table(tracked.steps) if t.pool in _GAP_POOLS and (t.smallest or t.largest)]
     mine = [
         t for t in tables if tracked.processes[t.process].is_main and (rank is None or tracked.ranks[t.process] == rank)
     ]

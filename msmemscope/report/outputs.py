@@ -1,7 +1,8 @@
 """Everything that is made from a run, in one call: used at the end of a run, by `analyze` and by `export`.
 
-In: a run directory. Out: the files about the whole job (cluster.py), upstream's per-device files (dump.py), and the
-console text as summary.txt. All of it is derived and may be made again; the events are only read.
+In: a run directory. Out: the files about the whole job (cluster.py), the table of blocks (block_table.py), upstream's
+per-device files (dump.py), and the console text as summary.txt. All of it is derived and may be made again; the events
+are only read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msmemscope.collect.config_json import write_config_json
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Progress, analyse, config_of
+from msmemscope.report.block_table import write_blocks
 from msmemscope.report.cluster import put_in_place, write_cluster
 from msmemscope.report.console import plain_text
 from msmemscope.report.dump import (
@@ -69,6 +71,7 @@ def write_outputs(
     outcome = Outcome(run.path, summary, plain_text(analysis))
 
     outcome.files += _written(outcome, "cluster/", lambda: write_cluster(run.path, analysis.tracked, summary))
+    outcome.files += _written(outcome, "blocks/", lambda: _write_blocks(run, progress))
     outcome.files += _written(outcome, "summary.txt", lambda: [_write_text(run.path / "summary.txt", outcome.text)])
     depth = affordable_stack_depth(run, analysis.tracked.sites, _stack_bytes(run.path))
     selection = Selection(
@@ -100,6 +103,16 @@ def write_outputs(
     if outcome.failures:
         raise OutputError(outcome)
     return outcome
+
+
+def _write_blocks(run: Run, progress: Progress | None) -> list[Path]:
+    total = sum(int(entry.get("events") or 0) for entry in run.info.get("roll_call") or [])
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress("writing the table of blocks", done, max(total, done))
+
+    return write_blocks(run, progress=tell)
 
 
 def _stack_bytes(path: Path) -> int:

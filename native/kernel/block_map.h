@@ -3,7 +3,8 @@
 // One memory event costs one probe here, so this table decides the tracker's speed. Linear probing keeps a probe
 // within one or two cache lines, and erasing shifts the following entries back instead of leaving tombstones, so
 // endless churn at the same addresses does not slow it down. It grows at 70 % and never shrinks: 48 bytes per slot,
-// that is 69 to 137 bytes per live block at its fullest.
+// that is 69 to 137 bytes per live block at its fullest. BlockMap is the tracker's; block_lives.h keeps larger entries,
+// by their number.
 #pragma once
 
 #include <cstddef>
@@ -26,79 +27,83 @@ struct Block {
 };
 static_assert(sizeof(Block) == 48);
 
-class BlockMap {
+// Entry: has a member `id`, 0 in an empty slot. Key: the member it is looked up by.
+template <typename Entry, u64 Entry::* Key>
+class EntryMap {
 public:
     std::size_t size() const noexcept { return count_; }
 
-    const Block* find(u64 ptr) const noexcept {
+    const Entry* find(u64 key) const noexcept {
         if (count_ == 0) return nullptr;
-        for (std::size_t at = home(ptr);; at = (at + 1) & mask_) {
-            const Block& slot = slots_[at];
+        for (std::size_t at = home(key);; at = (at + 1) & mask_) {
+            const Entry& slot = slots_[at];
             if (slot.id == 0) return nullptr;
-            if (slot.ptr == ptr) return &slot;
+            if (slot.*Key == key) return &slot;
         }
     }
 
-    // Asks the processor for the slot of `ptr` ahead of its use.
-    void prefetch(u64 ptr) const noexcept {
-        if (count_ != 0) __builtin_prefetch(&slots_[home(ptr)], 1);
+    // Asks the processor for the slot of `key` ahead of its use.
+    void prefetch(u64 key) const noexcept {
+        if (count_ != 0) __builtin_prefetch(&slots_[home(key)], 1);
     }
 
-    // The slot of `ptr`: that of the block that lives there, or an empty one (id 0) that the caller fills at once.
-    Block& claim(u64 ptr) {
+    // The slot of `key`: that of the block that lives there, or an empty one (id 0) that the caller fills at once.
+    Entry& claim(u64 key) {
         if ((count_ + 1) * 10 > slots_.size() * 7) grow();
-        std::size_t at = home(ptr);
-        while (slots_[at].id != 0 && slots_[at].ptr != ptr) at = (at + 1) & mask_;
+        std::size_t at = home(key);
+        while (slots_[at].id != 0 && slots_[at].*Key != key) at = (at + 1) & mask_;
         if (slots_[at].id == 0) ++count_;
         return slots_[at];
     }
 
     // Removes a block that find() returned. Every pointer into the table is void afterwards.
-    void erase(const Block* block) noexcept {
+    void erase(const Entry* block) noexcept {
         std::size_t hole = static_cast<std::size_t>(block - slots_.data());
         for (std::size_t at = (hole + 1) & mask_; slots_[at].id != 0; at = (at + 1) & mask_) {
             // An entry may move back into the hole only if that is not before its home.
-            const std::size_t from_home = (at - home(slots_[at].ptr)) & mask_;
+            const std::size_t from_home = (at - home(slots_[at].*Key)) & mask_;
             const std::size_t from_hole = (at - hole) & mask_;
             if (from_home >= from_hole) {
                 slots_[hole] = slots_[at];
                 hole = at;
             }
         }
-        slots_[hole] = Block{};
+        slots_[hole] = Entry{};
         --count_;
     }
 
     template <typename Visit>
     void each(Visit&& visit) const {
-        for (const Block& slot : slots_)
+        for (const Entry& slot : slots_)
             if (slot.id != 0) visit(slot);
     }
 
 private:
     // Allocators hand out multiples of 16 to 512: the multiplication brings the bits that differ to the top.
-    std::size_t home(u64 ptr) const noexcept {
-        return static_cast<std::size_t>((ptr * 0x9E3779B97F4A7C15ull) >> shift_);
+    std::size_t home(u64 key) const noexcept {
+        return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ull) >> shift_);
     }
 
     void grow() {
-        const std::vector<Block> old = std::move(slots_);
+        const std::vector<Entry> old = std::move(slots_);
         const std::size_t slots = old.empty() ? 64 : old.size() * 2;
         shift_ = old.empty() ? 64 - 6 : shift_ - 1;
-        slots_ = std::vector<Block>(slots);
+        slots_ = std::vector<Entry>(slots);
         mask_ = slots - 1;
-        for (const Block& block : old) {
-            if (block.id == 0) continue;
-            std::size_t at = home(block.ptr);
+        for (const Entry& entry : old) {
+            if (entry.id == 0) continue;
+            std::size_t at = home(entry.*Key);
             while (slots_[at].id != 0) at = (at + 1) & mask_;
-            slots_[at] = block;
+            slots_[at] = entry;
         }
     }
 
-    std::vector<Block> slots_;
+    std::vector<Entry> slots_;
     std::size_t mask_ = 0;
     std::size_t count_ = 0;
     unsigned shift_ = 0;
 };
+
+using BlockMap = EntryMap<Block, &Block::ptr>;
 
 }  // namespace memscope

@@ -127,6 +127,65 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, ended_id)               \
     X(i64, ended_size)
 
+// One row per block life that has ended, or of all that go on. malloc_*, tid, stacks, name, attr and flags are of its
+// MALLOC.
+//   free_ts, free_step  of its end; 0 while alive
+//   alive               it has not ended
+//   free_seen           it has, by a FREE of the program: not by a FREE that was made up, nor by a MALLOC of its
+//   address segments            driver segments under it when it was allocated (several: neighbours in an expandable
+//   segment) segment_*           the first of them: address, bytes, allocation id of the driver's block (0: that was
+//   not seen)
+#define MEMSCOPE_LIFE_COLUMNS(X) \
+    X(u64, allocation_id)        \
+    X(u8, device_type)           \
+    X(i16, device)               \
+    X(u8, pool)                  \
+    X(u64, ptr)                  \
+    X(i64, size)                 \
+    X(u64, malloc_ts)            \
+    X(u64, free_ts)              \
+    X(u32, malloc_step)          \
+    X(u32, free_step)            \
+    X(u32, tid)                  \
+    X(u64, stack_py)             \
+    X(u64, stack_c)              \
+    X(u64, name)                 \
+    X(u64, attr)                 \
+    X(u8, flags)                 \
+    X(u32, segments)             \
+    X(u64, segment_ptr)          \
+    X(i64, segment_size)         \
+    X(u64, segment_id)           \
+    X(Bool, free_seen)           \
+    X(Bool, alive)
+
+// One row per driver segment that was there at the peak of its process and device, or is there now.
+//   segment_id, attr         of the driver's block behind it: allocation id and flag word; 0 when it was not seen
+//   driver                   pool that the block behind it belongs to
+//   ts, step                 when it became addressable
+//   at_peak, at_end          whether it was, is there
+//   peak_*, end_*            then, now: the pool whose blocks cover most of it, the bytes covered and the blocks in it,
+//                            both of that pool; a block over several segments counts in each
+#define MEMSCOPE_SEGMENT_COLUMNS(X) \
+    X(u32, process)                 \
+    X(u8, device_type)              \
+    X(i16, device)                  \
+    X(u64, ptr)                     \
+    X(i64, size)                    \
+    X(u64, segment_id)              \
+    X(u64, attr)                    \
+    X(u8, driver)                   \
+    X(u64, ts)                      \
+    X(u32, step)                    \
+    X(Bool, at_peak)                \
+    X(u8, peak_pool)                \
+    X(i64, peak_used)               \
+    X(i64, peak_blocks)             \
+    X(Bool, at_end)                 \
+    X(u8, end_pool)                 \
+    X(i64, end_used)                \
+    X(i64, end_blocks)
+
 #define MEMSCOPE_DECLARE_COLUMN(type, name) std::vector<type> name;
 
 struct SiteTable {
@@ -152,6 +211,12 @@ struct ProcessTable {
 };
 struct EnrichTable {
     MEMSCOPE_ENRICH_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct LifeTable {
+    MEMSCOPE_LIFE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct SegmentTable {
+    MEMSCOPE_SEGMENT_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 
 #undef MEMSCOPE_DECLARE_COLUMN

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/block_lives.h"
 #include "kernel/block_tracker.h"
 
 namespace py = pybind11;
@@ -84,8 +85,33 @@ MEMSCOPE_TABLE_TO_DICT(LiveTable, MEMSCOPE_LIVE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(AnomalyTable, MEMSCOPE_ANOMALY_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(ProcessTable, MEMSCOPE_PROCESS_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(EnrichTable, MEMSCOPE_ENRICH_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(LifeTable, MEMSCOPE_LIFE_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(SegmentTable, MEMSCOPE_SEGMENT_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
+
+// The columns of a batch, and the Python objects that hold them.
+struct Batch {
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    EventColumns events;
+
+    Batch(std::size_t n, const py::dict& columns) {
+        events.n = n;
+#define X(type, name) events.name = column<type>(columns, #name);
+        MEMSCOPE_TRACKER_COLUMNS(X)
+#undef X
+    }
+
+    template <typename T>
+    Column<T> column(const py::dict& columns, const char* name) {
+        buffers.push_back(std::make_unique<Buffer>(columns, name, sizeof(T), events.n));
+        return Column<T>(buffers.back()->data());
+    }
+};
+
+py::value_error unknown(u32 process) {
+    return py::value_error("process " + std::to_string(process) + " was not added");
+}
 
 class SharedTracker {
 public:
@@ -96,14 +122,7 @@ public:
     }
 
     py::object feed(u32 process, std::size_t n, const py::dict& columns, bool enrich) {
-        std::vector<std::unique_ptr<Buffer>> buffers;
-        EventColumns events;
-        events.n = n;
-#define X(type, name)                                                             \
-    buffers.push_back(std::make_unique<Buffer>(columns, #name, sizeof(type), n)); \
-    events.name = Column<type>(buffers.back()->data());
-        MEMSCOPE_TRACKER_COLUMNS(X)
-#undef X
+        const Batch batch(n, columns);
         EnrichTable enriched;
         const bool known = locked([&] {
             if (!tracker_.has_process(process)) return false;
@@ -112,7 +131,7 @@ public:
                 MEMSCOPE_ENRICH_COLUMNS(X)
 #undef X
             }
-            tracker_.feed(process, events, enrich ? &enriched : nullptr);
+            tracker_.feed(process, batch.events, enrich ? &enriched : nullptr);
             return true;
         });
         if (!known) throw unknown(process);
@@ -139,10 +158,6 @@ public:
     }
 
 private:
-    static py::value_error unknown(u32 process) {
-        return py::value_error("process " + std::to_string(process) + " was not added");
-    }
-
     // The GIL goes first: whoever holds the lock needs no GIL, so nobody waits for the other in a circle.
     template <typename Work>
     std::invoke_result_t<Work> locked(Work&& work) {
@@ -155,11 +170,39 @@ private:
     std::mutex mutex_;
 };
 
+// Used by one thread: nobody else asks while a run is being gone through.
+class Lives {
+public:
+    void add_process(u32 process, i64 parent) { lives_.add_process(process, parent); }
+
+    py::dict feed(u32 process, std::size_t n, const py::dict& columns) {
+        if (!lives_.has_process(process)) throw unknown(process);
+        Batch batch(n, columns);
+        LifeColumns more;
+#define X(type, name) more.name = batch.column<type>(columns, #name);
+        MEMSCOPE_LIFE_INPUT_COLUMNS(X)
+#undef X
+        LifeTable ended;
+        {
+            const py::gil_scoped_release released;
+            ended = lives_.feed(process, batch.events, more);
+        }
+        return to_python(std::move(ended));
+    }
+
+    py::dict alive(u32 process) const { return to_python(lives_.alive(process)); }
+    py::dict segments() const { return to_python(lives_.segments()); }
+
+private:
+    BlockLives lives_;
+};
+
 }  // namespace
 }  // namespace memscope
 
 PYBIND11_MODULE(_kernel, module) {
     using memscope::BlockTracker;
+    using memscope::Lives;
     using memscope::SharedTracker;
     module.doc() = "Analysis kernels over columnar batches.";
 
@@ -177,4 +220,12 @@ PYBIND11_MODULE(_kernel, module) {
         .def("live", [](SharedTracker& self) { return self.table(&BlockTracker::live); })
         .def("anomalies", [](SharedTracker& self) { return self.table(&BlockTracker::anomalies); })
         .def("processes", [](SharedTracker& self) { return self.table(&BlockTracker::processes); });
+
+    py::class_<Lives>(module, "BlockLives",
+                      "Follows blocks to their ends, with their driver segments; see native/kernel/block_lives.h.")
+        .def(py::init<>())
+        .def("add_process", &Lives::add_process, py::arg("process"), py::arg("parent") = -1)
+        .def("feed", &Lives::feed, py::arg("process"), py::arg("n"), py::arg("cols"))
+        .def("alive", &Lives::alive, py::arg("process"))
+        .def("segments", &Lives::segments);
 }

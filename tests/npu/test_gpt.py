@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from simulated import DEADLINE_S, PROGRAMS, npu_environment
 
@@ -107,6 +108,83 @@ def test_driver_and_pool_events_are_the_golden_ones(recorded: Recorded) -> None:
         header, *expected = list(csv.reader(file))
     assert tuple(header) == COLUMNS
     assert rows == expected
+
+
+def test_every_block_of_the_pool_lies_in_a_segment(recorded: Recorded) -> None:
+    """And in one segment no two blocks that are alive at the same time cover the same byte."""
+    rows = pq.read_table(recorded.run / "blocks").to_pylist()
+    driver = {row["allocation_id"]: row for row in rows if row["pool"] == Pool.HAL}
+    pool = [row for row in rows if row["pool"] == Pool.PTA]
+    mallocs = sum(event["kind"] == Kind.MALLOC for event in events(recorded.run, Pool.PTA))
+    assert len(pool) == mallocs > 1000
+    by_segment: dict[int, list[dict[str, int]]] = {}
+    for row in pool:
+        assert row["segments"] == 1
+        segment = driver[row["segment_id"]]
+        assert (row["segment_ptr"], row["segment_size"]) == (segment["ptr"], segment["size"])
+        assert segment["ptr"] <= row["ptr"] < row["ptr"] + row["size"] <= segment["ptr"] + segment["size"]
+        assert segment["malloc_ts"] <= row["malloc_ts"]
+        assert row["alive_at_end"] == (row["free_ts"] is None)
+        assert segment["free_ts"] is None or (row["free_ts"] or segment["free_ts"] + 1) <= segment["free_ts"]
+        by_segment.setdefault(row["segment_id"], []).append(row)
+    for blocks in by_segment.values():
+        assert_no_byte_twice(blocks)
+    with (recorded.run / "cluster" / "segments.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["peak_pool"] == "PTA"]
+    assert {int(line["segment_id"]) for line in lines} <= by_segment.keys()
+    assert {line["owner"] for line in lines} == {"CANN@APP"}
+    assert sum(int(line["size"]) for line in lines) == max(said["reserved"] for said in recorded.counters)
+
+
+def test_expandable_segments_are_seen_through_their_handles(tmp_path: Path) -> None:
+    """torch_npu reserves addresses and maps physical memory to them: a pool's block leads to the handle behind it."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "msmemscope",
+            "-o",
+            tmp_path / "out",
+            sys.executable,
+            PROGRAMS / "gpt.py",
+            tmp_path / "log",
+        ],
+        env=npu_environment(TASK_QUEUE_ENABLE="0", PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (run,) = (tmp_path / "out").glob("run_*")
+    rows = pq.read_table(run / "blocks").to_pylist()
+    handles = {row["allocation_id"]: row["size"] for row in rows if row["handle"]}
+    assert handles
+    by_segment: dict[int, list[dict[str, int]]] = {}
+    for row in rows:
+        if row["pool"] == Pool.PTA:
+            assert row["segment_size"] == handles[row["segment_id"]]
+            end = row["segment_ptr"] + row["segments"] * row["segment_size"]
+            assert row["segment_ptr"] <= row["ptr"] < row["ptr"] + row["size"] <= end
+            by_segment.setdefault(row["segment_ptr"], []).append(row)
+    assert len(by_segment) > 1
+    for blocks in by_segment.values():
+        assert_no_byte_twice(blocks)
+
+
+def assert_no_byte_twice(blocks: list[dict[str, int]]) -> None:
+    """Goes through the beginnings and ends of blocks in time, keeping the live ones."""
+    moments = [(row["malloc_ts"], 1, row) for row in blocks]
+    moments += [(row["free_ts"], 0, row) for row in blocks if row["free_ts"] is not None]
+    alive: dict[int, dict[str, int]] = {}
+    for _, begins, row in sorted(moments, key=lambda moment: moment[:2]):
+        if not begins:
+            del alive[row["allocation_id"]]
+            continue
+        for other in alive.values():
+            assert row["ptr"] + row["size"] <= other["ptr"] or other["ptr"] + other["size"] <= row["ptr"]
+        alive[row["allocation_id"]] = row
 
 
 def test_devices_are_the_machines_not_the_programs(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError, RunError
 from msmemscope.report import outputs
 from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text
 from msmemscope.report.outputs import OutputError, write_outputs
 from msmemscope.vocabulary import DeviceType, Kind, Pool
@@ -108,6 +109,32 @@ def test_gap_table_in_upstreams_shape() -> None:
         assert (cells[0], float(cells[1]), int(cells[-1])) == (word, percent, step)
 
 
+def test_gap_table_of_upstreams_pools_alone() -> None:
+    """Driver and host memory have no gap table on the console; steps.csv has the least and most of every pool."""
+    run = FakeRun([process(1)])
+    npu = {"device_type": DeviceType.NPU, "device": 0}
+    places = [npu | {"pool": pool} for pool in (Pool.HAL, Pool.PTA_WORKSPACE, Pool.PTA, Pool.ATB, Pool.MINDSPORE)]
+    places += [{"device_type": DeviceType.CUDA, "device": 0, "pool": pool} for pool in (Pool.CUDA, Pool.CUDA_DRIVER)]
+    places.append({})  # HOST
+    for step in range(5):
+        run.add(Kind.STEP, 10 * step, step=step)
+        for place in places:
+            run.malloc(10 * step + 1, 0x2000, 3000, step=step, **place)
+            run.free(10 * step + 2, 0x2000, step=step, **place)
+    made = analyse(run)
+    titles = [line for line in plain_text(made).splitlines() if line.startswith("======= ")]
+    assert [title.split(":")[0].removeprefix("======= ") for title in titles] == [
+        "Pytorch Caching memory pool",
+        "Mindspore memory pool",
+        "ATB memory pool",
+        "CUDA memory pool",
+    ]
+    steps = steps_table(made.tracked).to_pylist()
+    least = {row["pool"]: (row["min_bytes"], row["peak_bytes"]) for row in steps if row["step"] == 3}
+    assert len(least) == len(places)
+    assert set(least.values()) == {(0, 3000)}
+
+
 def test_plain_when_not_a_terminal(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(analysis)
     assert "\x1b" not in text
@@ -139,6 +166,7 @@ def test_outputs_of_a_stored_run(tmp_path: Path) -> None:
     assert [(f.line, f.ranks) for f in outcome.summary.leaks] == [(61, (2,)), (58, (0, 1, 2, 3))]
     made = {str(file.relative_to(path)) for file in outcome.files}
     assert made >= {"cluster/leaks.csv", "cluster/steps.csv", "cluster/summary.json", "steps.parquet", "summary.txt"}
+    assert made >= {"cluster/segments.csv", *(f"blocks/rank={rank:05d}/part-000000.parquet" for rank in range(4))}
     assert len([name for name in made if name.endswith(".csv") and "/device_cpu/dump/memscope_dump_" in name]) == 4
     for directory in path.glob("msmemscope_*_ascend"):
         assert json.loads((directory / "config.json").read_text())["dataFormat"] == 0

@@ -1,0 +1,202 @@
+"""blocks/: one row for every block life of a run, and cluster/segments.csv: the driver segments they were cut from.
+
+In: a run. Out: Parquet parts, one directory per rank, and one CSV. Columns and units: docs/formats.md. Rows are written
+as lives end, so memory is that of the live blocks and of one part. The parts are made in a directory beside blocks/,
+which takes its place when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msmemscope.analysis.findings import device_name, pool_name
+from msmemscope.analysis.lives import follow_lives
+from msmemscope.analysis.owners import owner_of
+from msmemscope.report.cluster import write_csv_table
+from msmemscope.report.dump_rows import harmless
+from msmemscope.tables import rank_folder
+from msmemscope.vocabulary import Flag
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Table
+    from msmemscope.tables import Process, Run
+
+PART_ROWS = 1 << 20  # some 130 MiB before they are written
+ROW_GROUP_ROWS = 1 << 18
+
+BLOCK_SCHEMA = pa.schema(
+    [
+        pa.field("ring", pa.uint64(), nullable=False),
+        pa.field("pid", pa.int32(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("allocation_id", pa.uint64(), nullable=False),
+        pa.field("device_type", pa.uint8(), nullable=False),
+        pa.field("device", pa.int16(), nullable=False),
+        pa.field("pool", pa.uint8(), nullable=False),
+        pa.field("ptr", pa.uint64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("malloc_ts", pa.uint64(), nullable=False),
+        pa.field("free_ts", pa.uint64()),
+        pa.field("malloc_step", pa.uint32(), nullable=False),
+        pa.field("free_step", pa.uint32()),
+        pa.field("tid", pa.uint32(), nullable=False),
+        pa.field("owner", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("name", pa.uint64(), nullable=False),
+        pa.field("stack_py", pa.uint64(), nullable=False),
+        pa.field("stack_c", pa.uint64(), nullable=False),
+        pa.field("shadow", pa.bool_(), nullable=False),
+        pa.field("pinned", pa.bool_(), nullable=False),
+        pa.field("handle", pa.bool_(), nullable=False),
+        pa.field("alive_at_end", pa.bool_(), nullable=False),
+        pa.field("free_seen", pa.bool_()),
+        pa.field("segments", pa.uint32(), nullable=False),
+        pa.field("segment_ptr", pa.uint64()),
+        pa.field("segment_size", pa.int64()),
+        pa.field("segment_id", pa.uint64()),
+    ]
+)
+_DELTA_COLUMNS = ("allocation_id", "malloc_ts", "free_ts")
+_PLAIN_COLUMNS = ("shadow", "pinned", "handle", "alive_at_end", "free_seen")  # a bit each
+
+
+def write_blocks(run: Run, *, progress: Callable[[int], None] | None = None) -> list[Path]:
+    """Writes both; returns their paths. OSError when the disk is full: what was there before is left as it was."""
+    final, temporary = run.path / "blocks", run.path / ".blocks.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(mode=0o700)
+    try:
+        parts = _Parts(temporary)
+        processes = run.processes
+        segments = follow_lives(
+            run,
+            lambda number, lives: parts.add(processes[number].rank, block_rows(processes[number], lives)),
+            progress=progress,
+        )
+        parts.write()
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.replace(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    (run.path / "cluster").mkdir(mode=0o700, exist_ok=True)
+    table = write_csv_table(run.path / "cluster" / "segments.csv", segment_rows(processes, segments))
+    return [*(final / path.relative_to(temporary) for path in parts.written), table]
+
+
+def block_rows(process: Process, lives: Table) -> pa.Table:
+    """Rows of BLOCK_SCHEMA of lives of one process, as the kernel hands them out."""
+    n = len(lives["ptr"])
+    alive, placed, flags = lives["alive"], lives["segments"] > 0, lives["flags"]
+    columns: dict[str, Any] = {
+        "ring": np.full(n, process.ring, np.uint64),
+        "pid": np.full(n, process.pid, np.int32),
+        "attempt": np.full(n, process.attempt, np.int32),
+        "owner": _owners(lives),
+        "shadow": flags & Flag.SHADOW != 0,
+        "pinned": flags & Flag.PINNED != 0,
+        "handle": flags & Flag.HANDLE != 0,
+        "alive_at_end": alive,
+    }
+    unknown = dict.fromkeys(("free_ts", "free_step", "free_seen"), alive)
+    unknown |= dict.fromkeys(("segment_ptr", "segment_size"), ~placed)
+    unknown["segment_id"] = lives["segment_id"] == 0
+    arrays = [
+        pa.array(columns.get(field.name, lives.get(field.name)), field.type, mask=unknown.get(field.name))
+        if field.name != "owner"
+        else columns["owner"]
+        for field in BLOCK_SCHEMA
+    ]
+    return pa.Table.from_arrays(arrays, schema=BLOCK_SCHEMA)
+
+
+def segment_rows(processes: list[Process], segments: Table) -> pa.Table:
+    """cluster/segments.csv, ordered by rank, attempt, process, device and address."""
+    number = np.asarray(segments["process"]).astype(np.int64)
+    ranks = np.array([-1 if p.rank is None else p.rank for p in processes], np.int32)[number]
+    attempts = np.array([p.attempt for p in processes], np.int32)[number]
+    offsets = np.array([p.wall_offset_ns for p in processes], np.int64)[number]
+    facts = list(zip(*(segments[n].tolist() for n in ("device_type", "device", "driver", "attr", "ptr")), strict=True))
+    columns: dict[str, Any] = {
+        "rank": pa.array(ranks, mask=ranks < 0),
+        "attempt": pa.array(attempts),
+        "host": pa.array([harmless(processes[n].host) for n in number.tolist()], pa.string()),
+        "pid": pa.array(np.array([p.pid for p in processes], np.int32)[number]),
+        "device": pa.array([device_name(kind, device) for kind, device, *_ in facts], pa.string()),
+        "address": pa.array([f"{ptr:#018x}" for *_, ptr in facts], pa.string()),
+        "size": pa.array(segments["size"]),
+        "segment_id": pa.array(segments["segment_id"], mask=segments["segment_id"] == 0),
+        "owner": pa.array([owner_of(pool, kind, attr) for kind, _, pool, attr, _ in facts], pa.string()),
+        "since_ns": pa.array(segments["ts"].astype(np.int64) + offsets),
+        "step": pa.array(segments["step"]),
+    }
+    for when in ("peak", "end"):
+        absent = ~segments[f"at_{when}"]
+        pools = [pool_name(pool) for pool in segments[f"{when}_pool"].tolist()]
+        columns[f"{when}_pool"] = pa.array(pools, pa.string(), mask=absent)
+        columns[f"{when}_used_bytes"] = pa.array(segments[f"{when}_used"], mask=absent)
+        columns[f"{when}_blocks"] = pa.array(segments[f"{when}_blocks"], mask=absent)
+    order = np.lexsort((segments["ptr"], segments["device"], segments["device_type"], number, attempts, ranks))
+    return pa.table(columns).take(pa.array(order))
+
+
+class _Parts:
+    """Collects rows by rank, and writes them all whenever there are PART_ROWS."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[str, list[pa.Table]] = {}
+        self._waiting = 0
+        self._numbers: dict[str, int] = {}
+        self.written: list[Path] = []
+
+    def add(self, rank: int | None, rows: pa.Table) -> None:
+        while rows.num_rows:
+            fitting = rows.slice(0, PART_ROWS - self._waiting)
+            self._rows.setdefault(rank_folder(rank), []).append(fitting)
+            self._waiting += fitting.num_rows
+            rows = rows.slice(fitting.num_rows)
+            if self._waiting >= PART_ROWS:
+                self.write()
+
+    def write(self) -> None:
+        for name, tables in self._rows.items():
+            number = self._numbers[name] = self._numbers.get(name, -1) + 1
+            path = self._folder / name / f"part-{number:06d}.parquet"
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _write_part(pa.concat_tables(tables), path)
+            self.written.append(path)
+        self._rows.clear()
+        self._waiting = 0
+
+
+def _write_part(rows: pa.Table, path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    dictionary = [name for name in BLOCK_SCHEMA.names if name not in (*_DELTA_COLUMNS, *_PLAIN_COLUMNS)]
+    with pq.ParquetWriter(
+        os.fspath(path),
+        BLOCK_SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=dictionary,
+        column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+        dictionary_pagesize_limit=4 << 20,
+        write_statistics=["malloc_ts", "free_ts", "malloc_step", "free_step", "device", "pool", "size"],
+    ) as writer:
+        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+
+
+def _owners(lives: Table) -> pa.Array:
+    modules = (lives["attr"] >> np.uint64(56)).astype(np.int64)
+    codes = lives["pool"].astype(np.int64) << 16 | lives["device_type"].astype(np.int64) << 8 | modules
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    texts = [owner_of(code >> 16, code >> 8 & 255, (code & 255) << 56) for code in distinct.tolist()]
+    # Several modules may have one text, and a dictionary holds each once.
+    spread = pa.array(texts, pa.string()).take(pa.array(inverse.reshape(-1)))
+    return spread.dictionary_encode()
