@@ -122,17 +122,18 @@ def segment_rows(processes: list[Process], segments: Table) -> pa.Table:
     ranks = np.array([-1 if p.rank is None else p.rank for p in processes], np.int32)[number]
     attempts = np.array([p.attempt for p in processes], np.int32)[number]
     offsets = np.array([p.wall_offset_ns for p in processes], np.int64)[number]
-    facts = list(zip(*(segments[n].tolist() for n in ("device_type", "device", "driver", "attr", "ptr")), strict=True))
+    devices = zip(segments["device_type"].tolist(), segments["device"].tolist(), strict=True)
+    asked = zip(*(segments[name].tolist() for name in ("segment_id", "driver", "device_type", "attr")), strict=True)
     columns: dict[str, Any] = {
         "rank": pa.array(ranks, mask=ranks < 0),
         "attempt": pa.array(attempts),
         "host": pa.array([harmless(processes[n].host) for n in number.tolist()], pa.string()),
         "pid": pa.array(np.array([p.pid for p in processes], np.int32)[number]),
-        "device": pa.array([device_name(kind, device) for kind, device, *_ in facts], pa.string()),
-        "address": pa.array([f"{ptr:#018x}" for *_, ptr in facts], pa.string()),
+        "device": pa.array([device_name(kind, device) for kind, device in devices], pa.string()),
+        "address": pa.array([f"{ptr:#018x}" for ptr in segments["ptr"].tolist()], pa.string()),
         "size": pa.array(segments["size"]),
         "segment_id": pa.array(segments["segment_id"], mask=segments["segment_id"] == 0),
-        "owner": pa.array([owner_of(pool, kind, attr) for kind, _, pool, attr, _ in facts], pa.string()),
+        "owner": pa.array([owner_of(*facts) if seen else "" for seen, *facts in asked], pa.string()),
         "since_ns": pa.array(segments["ts"].astype(np.int64) + offsets),
         "step": pa.array(segments["step"]),
     }

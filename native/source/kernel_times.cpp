@@ -208,10 +208,10 @@ u32 read_logs() noexcept {
 void tell_untimed() noexcept {
     const u64 launched = g_launched.load(std::memory_order_relaxed), timed = g_timed.load(std::memory_order_relaxed);
     if (timed >= launched || !has_ring()) return;
-    char text[64];
-    snprintf(text, sizeof text, "%llu of %llu", static_cast<unsigned long long>(launched - timed),
-             static_cast<unsigned long long>(launched));
-    emit_meta("kernel_times.untimed", text);
+    char text[96];
+    snprintf(text, sizeof text, "%llu of %llu launched kernels have no times",
+             static_cast<unsigned long long>(launched - timed), static_cast<unsigned long long>(launched));
+    emit_meta("lost.kernel_times", text);
 }
 
 void stop_logs() noexcept {
