@@ -56,7 +56,8 @@ LifeTable BlockLives::feed(u32 process_id, const EventColumns& events, const Lif
                 COPY(ptr)
                 COPY(stack_py)
                 COPY(stack_c)
-                COPY(tid) COPY(device) COPY(device_type) COPY(pool) COPY(flags)
+                COPY(tid)
+                COPY(device) COPY(device_type) COPY(pool) COPY(flags)
 #undef COPY
                     Life& slot = process.lives.claim(life.id);
                 slot = life;
