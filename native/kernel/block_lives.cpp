@@ -52,14 +52,15 @@ LifeTable BlockLives::feed(u32 process_id, const EventColumns& events, const Lif
                 life.attr = more.attr[row];
                 life.name = more.name[row];
                 life.ts = events.ts[row];
-#define COPY(column) life.column = events.column[row];
-                COPY(ptr)
-                COPY(stack_py)
-                COPY(stack_c)
-                COPY(tid)
-                COPY(device) COPY(device_type) COPY(pool) COPY(flags)
-#undef COPY
-                    Life& slot = process.lives.claim(life.id);
+                life.ptr = events.ptr[row];
+                life.stack_py = events.stack_py[row];
+                life.stack_c = events.stack_c[row];
+                life.tid = events.tid[row];
+                life.device = events.device[row];
+                life.device_type = events.device_type[row];
+                life.pool = events.pool[row];
+                life.flags = events.flags[row];
+                Life& slot = process.lives.claim(life.id);
                 slot = life;
                 begin(process, slot);
                 break;
