@@ -68,7 +68,7 @@ def is_user(frame: Frame) -> bool:
     """True for code that is not the standard library's, an installed package's, torch's or ours; for native code, that
     is not of CANN, CUDA, the system or an interpreter either."""
     if frame.kind != "python":
-        return not _is_library_code(frame.file)
+        return not (_is_library_code(frame.file) or is_tool_file(frame.file))
     if frame.file.startswith("<"):
         # `python -c` and exec() run as <string>; only the module level can be told from generated functions.
         return frame.file.startswith(_TYPED) or (frame.file == "<string>" and frame.function == "<module>")

@@ -5,8 +5,8 @@ device and pool the steps with the smallest and the largest ratio of minimum to 
 and what every step left behind.
 
 Upstream's rule is kept (the warm-up, steps 0 and 1, does not count; the first of equal steps is named); its faults are
-not: a step ends where the next one begins and not at any nested range, and the values at the edges
-of a step count as well as those at its events.
+not: a step ends where the next one begins and not at any nested range, and the values at the edges of a step count as
+well as those at its events.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ _PLAIN_COLUMNS = ("shadow", "pinned", "handle", "alive_at_end", "free_seen")  # 
 
 
 def write_blocks(run: Run, *, progress: Callable[[int], None] | None = None) -> list[Path]:
-    """Writes both; returns their paths. OSError when the disk is full: what was there before is left as it was."""
+    """Writes both; returns their paths.
+
+    OSError when the disk is full; when a part of blocks/ cannot be written, blocks/ is left as it was.
+    """
     final, temporary = run.path / "blocks", run.path / ".blocks.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)

@@ -66,9 +66,7 @@ LifeTable BlockLives::feed(u32 process_id, const EventColumns& events, const Lif
                 break;
             }
             case Kind::FREE:
-                if (known.allocation_id[row] != 0)
-                    end(process, known.allocation_id[row], events.ts[row], !has(events.flags[row], Flag::SYNTHETIC),
-                        ended);
+                if (known.allocation_id[row] != 0) end(process, known.allocation_id[row], events.ts[row], true, ended);
                 break;
             case Kind::MAP:
                 map(process, events, more, row);
@@ -93,7 +91,7 @@ LifeTable BlockLives::alive(u32 process_id) const {
         Life row = *life;
         const auto space = process->second.spaces.find(space_key(row.device_type, row.device));
         const bool late = has(row.flags, Flag::SHADOW) && !of_driver(row.pool, row.device_type);
-        if (late && space != process->second.spaces.end()) row.place = space->second.find(span_of(row));
+        if (late && space != process->second.spaces.end()) look_again(space->second, row);
         append(table, row, 0, 0, false, true);
     }
     return table;
@@ -113,6 +111,12 @@ u32 BlockLives::space_key(u8 device_type, i16 device) noexcept {
 
 Span BlockLives::span_of(const Life& life) noexcept {
     return Span{life.ptr, life.size, life.id, life.pool, has(life.flags, Flag::SHADOW)};
+}
+
+// Its segment may have been told after it; one that has ended since is known from the beginning.
+void BlockLives::look_again(const SegmentMap& space, Life& life) {
+    const Place found = space.find(span_of(life));
+    if (found.segments != 0) life.place = found;
 }
 
 void BlockLives::begin(Process& process, Life& life) {
@@ -147,13 +151,13 @@ void BlockLives::end(Process& process, u64 id, u64 ts, bool seen, LifeTable& end
     if (on_card(life.device_type) && life.pool < Cover::kPools) {
         SegmentMap& space = process.spaces[space_key(life.device_type, life.device)];
         if (!of_driver(life.pool, life.device_type)) {
-            if (has(life.flags, Flag::SHADOW)) life.place = space.find(span_of(life));
+            if (has(life.flags, Flag::SHADOW)) look_again(space, life);
             space.end(span_of(life));
         } else {
             if (has(life.flags, Flag::HANDLE))
                 process.handles.erase(life.ptr);
             else
-                space.remove(life.ptr);
+                space.remove(life.ptr, life.id);
             space.driver_changed(-life.size);
         }
     }
@@ -183,7 +187,7 @@ void BlockLives::map(Process& process, const EventColumns& events, const LifeCol
 // The driver needs no device to unmap, so the source may not know it.
 void BlockLives::unmap(Process& process, u64 ptr, i16 device) {
     for (auto& [key, space] : process.spaces)
-        if (device == kNoDevice || static_cast<i16>(key & 0xFFFF) == device) space.remove(ptr);
+        if (device == kNoDevice || static_cast<i16>(key & 0xFFFF) == device) space.remove(ptr, 0);
 }
 
 void BlockLives::append(LifeTable& table, const Life& life, u64 ts, u32 step, bool seen, bool alive) {

@@ -11,6 +11,7 @@ u8 Cover::largest() const noexcept {
 }
 
 void SegmentMap::add(Segment segment) {
+    if (segment.size <= 0) return;
     const u64 end = segment.ptr + static_cast<u64>(segment.size);
     for (auto old = first_at(segment.ptr); old != segments_.end() && old->first < end;) {
         const auto next = std::next(old);
@@ -23,19 +24,24 @@ void SegmentMap::add(Segment segment) {
     // Memory is mapped after it was given out, when the peak has been noted.
     if (peak_lasts_) begin_peak();
     if (!added.shadow) return;
-    for (auto block = from_before_.begin(); block != from_before_.end() && block->first.first < end; ++block)
-        if (overlap(added, block->second) > 0) change(added, block->second, 1);
+    // Blocks of one pool do not overlap: of those that begin before it, only the last can reach into it.
+    for (u8 pool = 0; pool < Cover::kPools; ++pool) {
+        auto block = from_before_.upper_bound({pool, added.ptr});
+        if (block != from_before_.begin() && std::prev(block)->first.first == pool) --block;
+        for (; block != from_before_.end() && block->first.first == pool && block->first.second < end; ++block)
+            if (overlap(added, block->second) > 0) change(added, block->second, 1);
+    }
 }
 
-void SegmentMap::remove(u64 ptr) {
+void SegmentMap::remove(u64 ptr, u64 id) {
     const auto found = segments_.find(ptr);
-    if (found != segments_.end()) take_out(found);
+    if (found != segments_.end() && (id == 0 || found->second.id == id)) take_out(found);
 }
 
 Place SegmentMap::begin(const Span& block) {
     for (auto at = first_at(block.ptr); at != segments_.end() && overlap(at->second, block) > 0; ++at)
         change(at->second, block, 1);
-    if (block.shadow) from_before_[{block.ptr, block.pool}] = block;
+    if (block.shadow) from_before_[{block.pool, block.ptr}] = block;
     pool_bytes_ += block.size;
     look_for_peak();
     return find(block);
@@ -44,7 +50,7 @@ Place SegmentMap::begin(const Span& block) {
 void SegmentMap::end(const Span& block) {
     for (auto at = first_at(block.ptr); at != segments_.end() && overlap(at->second, block) > 0; ++at)
         if (knows(at->second, block)) change(at->second, block, -1);
-    if (block.shadow) from_before_.erase({block.ptr, block.pool});
+    if (block.shadow) from_before_.erase({block.pool, block.ptr});
     pool_bytes_ -= block.size;
     peak_lasts_ = false;
 }

@@ -62,7 +62,8 @@ class SegmentMap {
 public:
     // The addresses lead to this from now on; whatever led elsewhere there has ended unseen.
     void add(Segment segment);
-    void remove(u64 ptr);
+    // id: only if it is that of this block of the driver; 0: whatever begins there.
+    void remove(u64 ptr, u64 id);
 
     Place begin(const Span& block);
     void end(const Span& block);
@@ -89,7 +90,7 @@ private:
 
     Segments segments_;
     std::vector<Segment> ended_;                      // those of the peak that are gone
-    std::map<std::pair<u64, u8>, Span> from_before_;  // live shadow blocks, by address and pool
+    std::map<std::pair<u8, u64>, Span> from_before_;  // live shadow blocks, by pool and address
     u64 peak_ = 0;                                    // its number
     bool peak_lasts_ = false;                         // nothing has changed since it began
     i64 driver_bytes_ = 0, pool_bytes_ = 0;

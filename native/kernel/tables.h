@@ -131,10 +131,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 // MALLOC.
 //   free_ts, free_step  of its end; 0 while alive
 //   alive               it has not ended
-//   free_seen           it has, by a FREE of the program: not by a FREE that was made up, nor by a MALLOC of its
-//   address segments            driver segments under it when it was allocated (several: neighbours in an expandable
-//   segment) segment_*           the first of them: address, bytes, allocation id of the driver's block (0: that was
-//   not seen)
+//   free_seen           it has, by a FREE; not by a MALLOC of its address
+//   segments            driver segments under it when it was allocated; several are neighbours in an expandable one
+//   segment_*           the first of them: address, bytes, allocation id of the driver's block (0: not seen)
 #define MEMSCOPE_LIFE_COLUMNS(X) \
     X(u64, allocation_id)        \
     X(u8, device_type)           \

@@ -72,6 +72,8 @@ u16 g_deferred_like[kDeferredCounters];
 u64 g_next_retry = 0;
 char* g_buffer = nullptr;
 
+constexpr const char* kNotSeenToEnd = "some launched kernels were not seen to end: they have no times";
+
 void pause_ns(u64 ns) noexcept {
     const timespec time = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     nanosleep(&time, nullptr);
@@ -89,7 +91,7 @@ bool record(const Deferred& entry) noexcept {
     Launched launched = {};
     if (!(entry.is_end ? g_tasks.end(entry.key, ts, launched) : g_tasks.begin(entry.key, ts, launched))) return false;
     if (entry.is_end) g_timed.fetch_add(1, std::memory_order_relaxed);
-    if (!is_recording()) return true;
+    if (!has_ring()) return true;  // a kernel that was launched while recording was on has its times, whenever it runs
     Event event(entry.is_end ? Kind::KERNEL_END : Kind::KERNEL_START);
     if (entry.is_converted) event.flags = static_cast<u8>(Flag::DEVICE_TIME);
     event.record.ts = ts;
@@ -130,8 +132,10 @@ void retry_deferred(u32 keep) noexcept {
     g_deferred_count = 0;
     for (u32 i = 0; i < count; ++i) {
         const Deferred entry = g_deferred[i];
-        if (deferred_like(entry.key) == 0 && record(entry)) continue;
-        if (count - i > keep || is_foreign(entry, now))
+        const bool is_first = deferred_like(entry.key) == 0;
+        if (is_first && record(entry)) continue;
+        // Who waits behind another has not been tried, however old it is.
+        if (count - i > keep || (is_first && is_foreign(entry, now)))
             g_foreign.fetch_add(1, std::memory_order_relaxed);
         else
             defer(entry);
@@ -139,8 +143,9 @@ void retry_deferred(u32 keep) noexcept {
 }
 
 void record_or_defer(const Deferred& entry, u64 now) noexcept {
-    if (deferred_like(entry.key) == 0 && record(entry)) return;
-    if (is_foreign(entry, now)) {
+    const bool is_first = deferred_like(entry.key) == 0;
+    if (is_first && record(entry)) return;
+    if (is_first && is_foreign(entry, now)) {
         g_foreign.fetch_add(1, std::memory_order_relaxed);
         return;
     }
@@ -208,10 +213,11 @@ u32 read_logs() noexcept {
 void tell_untimed() noexcept {
     const u64 launched = g_launched.load(std::memory_order_relaxed), timed = g_timed.load(std::memory_order_relaxed);
     if (timed >= launched || !has_ring()) return;
-    char text[96];
-    snprintf(text, sizeof text, "%llu of %llu launched kernels have no times",
-             static_cast<unsigned long long>(launched - timed), static_cast<unsigned long long>(launched));
-    emit_meta("lost.kernel_times", text);
+    report_lost("kernel_times", kNotSeenToEnd);
+    char text[64];
+    snprintf(text, sizeof text, "%llu of %llu", static_cast<unsigned long long>(launched - timed),
+             static_cast<unsigned long long>(launched));
+    emit_meta("kernel_times.untimed", text);
 }
 
 void stop_logs() noexcept {
@@ -353,7 +359,7 @@ bool expect_kernel(const Task& task, const Launched& launched) noexcept {
     if (state != LogState::RUNNING) return state != LogState::NONE;
     if (g_tasks.put(key_of(task.device, task.stream, task.number), launched)) return true;
     g_forgotten.fetch_add(1, std::memory_order_relaxed);
-    report_lost("kernel_times", "kernels came faster than the driver's task log was read: some have no times");
+    report_lost("kernel_times", kNotSeenToEnd);
     return true;
 }
 

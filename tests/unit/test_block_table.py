@@ -156,7 +156,7 @@ def test_expandable_segments(run: FakeRun, tmp_path: Path) -> None:
     assert [tuple(line[name] for name in columns) for line in segments] == [
         ("1", "CANN@APP", str(10 * MIB), "1", "", ""),
         ("2", "CANN@APP", str(6 * MIB), "2", str(MIB), "1"),
-        ("", "CANN@SLOG", str(MIB), "1", str(MIB), "1"),
+        ("", "", str(MIB), "1", str(MIB), "1"),
     ]
 
 
@@ -180,6 +180,19 @@ def test_an_address_that_is_given_out_again(run: FakeRun, tmp_path: Path) -> Non
     assert [(line["segment_id"], line["peak_used_bytes"], line["end_pool"]) for line in segments] == [
         ("1", str(MIB), "")
     ]
+
+
+def test_a_block_from_before_recording_keeps_a_segment_that_ends_first(run: FakeRun, tmp_path: Path) -> None:
+    """Its own FREE is lost or comes later; the segment is the one at the time of the allocation all the same."""
+    shadow = {"flags": SHADOW}
+    run.malloc(1, 100 * MIB, 20 * MIB, **shadow, **HAL)  # 1
+    run.malloc(2, 104 * MIB, MIB, **shadow, **PTA)  # 2
+    run.malloc(3, 106 * MIB, MIB, **shadow, **PTA)  # 3
+    run.free(4, 100 * MIB, **HAL)
+    run.free(5, 106 * MIB, **PTA)
+    blocks, _ = written(run, tmp_path)
+    assert place(blocks[2]) == place(blocks[3]) == (100 * MIB, 20 * MIB, 1, 1)
+    assert (blocks[2]["alive_at_end"], blocks[3]["alive_at_end"]) == (True, False)
 
 
 def test_blocks_from_before_recording_come_in_any_order(run: FakeRun, tmp_path: Path) -> None:
