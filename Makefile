@@ -22,7 +22,6 @@ DEMO_OUTPUT ?= out/demo
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-# --no-compile: of the thousands of modules a run imports a part, and compiles it then.
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -232,12 +231,12 @@ $(TOOLS):
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make environments (on Debian: apt-get install python3-venv python3-dev)" >&2; exit 1; }
 	rm -f $(VENV)/requirements-* $(VENV)/torch-* $(VENV)/installed-*
 	$(PY) tools/print_requirements.py test dev > $(VENV)/requirements.txt
-	$(PIP) install --no-compile $(PIP_ARGS) -r $(VENV)/requirements.txt
+	$(PIP) install $(PIP_ARGS) -r $(VENV)/requirements.txt
 	touch $@
 
 $(TORCH_INSTALLED): $(TOOLS)
 	rm -f $(VENV)/torch-*
-	$(PIP) install --no-compile $(PIP_ARGS) '$(TORCH)'
+	$(PIP) install $(PIP_ARGS) '$(TORCH)'
 	touch $@
 
 # Editable: a change to a .py file needs nothing, a change to native/ an incremental build of seconds.
@@ -250,7 +249,7 @@ $(NPU_REQUIREMENTS): | $(TOOLS)
 	@[ -x $(PY_NPU) ] || $(PYTHON) -m venv $(VENV_NPU)
 	@rm -f $(VENV_NPU)/requirements-* $(VENV_NPU)/installed-* $(VENV_NPU)/unavailable
 	$(PY) tools/print_requirements.py test > $(VENV_NPU)/requirements.txt
-	@if $(PIP_NPU) install --no-compile $(PIP_ARGS) -r tests/npu/requirements.txt -r $(VENV_NPU)/requirements.txt 2> $(VENV_NPU)/pip.log; \
+	@if $(PIP_NPU) install $(PIP_ARGS) -r tests/npu/requirements.txt -r $(VENV_NPU)/requirements.txt 2> $(VENV_NPU)/pip.log; \
 	then touch $@; \
 	else { echo -n "torch_npu cannot be installed: "; grep ERROR $(VENV_NPU)/pip.log | tail -1; } | tee $(VENV_NPU)/unavailable; fi
 

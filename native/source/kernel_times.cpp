@@ -120,7 +120,9 @@ void forget_deferred() noexcept {
     memset(g_deferred_like, 0, sizeof g_deferred_like);
 }
 
-bool is_foreign(const Deferred& entry, u64 now) noexcept { return now > entry.since + kPatience; }
+// Nobody launched it, as far as we wait. While nothing is recorded launches are not told, and there is nothing to wait
+// for.
+bool is_foreign(const Deferred& entry, u64 now) noexcept { return now > entry.since + kPatience || !is_recording(); }
 
 // Of those that still have no launch, at most the `keep` newest go on waiting.
 void retry_deferred(u32 keep) noexcept {
