@@ -7,10 +7,8 @@
 // and unmap a page (as a real driver does for each pair; what the kernel costs our caches shows here), and the
 // simulated one. `hal_bench pairs N hooked|plain|stack` runs N pairs and nothing else, for a tool that counts
 // instructions.
-#include <dirent.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -23,11 +21,13 @@
 #include "cann.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "measuring.h"
 #include "own_directory.h"
 #include "record/ring.h"
 #include "stack/stacks.h"
 
 using namespace memscope;
+using namespace measuring;
 
 extern "C" {
 unsigned memscope_install_hooks();
@@ -62,12 +62,6 @@ void visit_kernel() {
     constexpr std::size_t kPage = 4096;
     void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED || munmap(page, kPage) != 0) abort();
-}
-
-u64 cpu_ns(clockid_t clock) {
-    timespec now;
-    clock_gettime(clock, &now);
-    return static_cast<u64>(now.tv_sec) * 1'000'000'000ull + static_cast<u64>(now.tv_nsec);
 }
 
 void run_pairs(const Driver& driver, int pairs, u32 device) {
@@ -111,13 +105,7 @@ public:
     explicit OwnRing(const std::string& directory) : directory_(directory) {}
     void empty() {
         if (!ring_.is_open()) {
-            DIR* entries = opendir(directory_.c_str());
-            while (const dirent* entry = readdir(entries)) {
-                const std::string file = entry->d_name;
-                if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
-                    ring_.open((directory_ + "/" + file).c_str(), true);
-            }
-            closedir(entries);
+            open_ring(directory_, ring_);
         }
         if (ring_.is_open()) ring_.release(ring_.header->head.load());
     }
@@ -141,19 +129,14 @@ void set_way(Way way, Driver& driver) {
     driver.look_up();
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
-
 void measure(Driver& driver, OwnRing& ring) {
     std::vector<double> pair_ns[WAYS];
     for (int round = 0; round < kRounds; ++round)
         for (const Way way : {PLAIN, HOOKED, STACK}) {
             set_way(way, driver);
-            const u64 begin = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+            const u64 begin = thread_cpu_ns();
             run_deep(kFrames, driver, driver.pairs, 0);
-            pair_ns[way].push_back(static_cast<double>(cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin) / driver.pairs);
+            pair_ns[way].push_back(static_cast<double>(thread_cpu_ns() - begin) / driver.pairs);
             ring.empty();
         }
     std::vector<double> beyond[WAYS];
@@ -180,13 +163,13 @@ void measure_threads(Driver& driver, OwnRing& ring) {
                 set_way(way, driver);
                 const int pairs = driver.pairs / static_cast<int>(count);
                 std::vector<std::thread> threads;
-                const u64 begin = cpu_ns(CLOCK_MONOTONIC), cpu_begin = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+                const u64 begin = clock_ns(CLOCK_MONOTONIC), cpu_begin = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
                 for (u32 t = 0; t < count; ++t)
                     threads.emplace_back([&, t] { run_deep(kFrames, driver, pairs, t % 2); });
                 for (auto& thread : threads) thread.join();
                 const double all = pairs * static_cast<double>(count);
-                best[way] = std::max(best[way], all * 1000 / static_cast<double>(cpu_ns(CLOCK_MONOTONIC) - begin));
-                cpu[way].push_back(static_cast<double>(cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin) / all);
+                best[way] = std::max(best[way], all * 1000 / static_cast<double>(clock_ns(CLOCK_MONOTONIC) - begin));
+                cpu[way].push_back(static_cast<double>(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_begin) / all);
                 ring.empty();
             }
         printf("  %u       ", count);

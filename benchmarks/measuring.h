@@ -20,16 +20,29 @@ namespace measuring {
 
 using namespace memscope;
 
-// Time on the processor, not on the clock: what else the machine does is not our cost.
-inline u64 thread_cpu_ns() {
+inline u64 clock_ns(clockid_t clock) {
     timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    clock_gettime(clock, &now);
     return static_cast<u64>(now.tv_sec) * 1'000'000'000ull + static_cast<u64>(now.tv_nsec);
 }
+
+// Time on the processor, not on the clock: what else the machine does is not our cost.
+inline u64 thread_cpu_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 inline double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
+}
+
+// The ring in the directory, for whoever makes room in it; stays closed until there is one.
+inline void open_ring(const std::string& directory, Ring& ring) {
+    DIR* entries = opendir(directory.c_str());
+    while (const dirent* entry = readdir(entries)) {
+        const std::string file = entry->d_name;
+        if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
+            ring.open((directory + "/" + file).c_str(), true);
+    }
+    closedir(entries);
 }
 
 // A session of this process alone. A thread makes room in its ring, as the agent does; the directory goes at the end.
@@ -55,13 +68,7 @@ private:
         Ring ring;
         while (!done_) {
             if (!ring.is_open()) {
-                DIR* entries = opendir(directory_.c_str());
-                while (const dirent* entry = readdir(entries)) {
-                    const std::string file = entry->d_name;
-                    if (file.size() > 5 && file.substr(file.size() - 5) == ".ring")
-                        ring.open((directory_ + "/" + file).c_str(), true);
-                }
-                closedir(entries);
+                open_ring(directory_, ring);
             } else {
                 u64 at = ring.header->acked.load();
                 while (ring.peek(at).length != 0 && at < ring.header->head.load()) at += ring.peek(at).length;

@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <thread>
 #include <vector>
+#include "measuring.h"
 #include "record/ring.h"
 #include "ring_fixture.h"
 
 using namespace memscope;
+using measuring::median;
 
 namespace {
 
@@ -34,11 +36,6 @@ struct Setup {
     }
     ~Setup() { ring.unmap(); }
 };
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
 
 void write_burst(Ring& ring, u32 thread, u64 count) {
     for (u64 number = 0; number < count; ++number) write_event(ring, Kind::MALLOC, thread, number);
