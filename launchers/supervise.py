@@ -19,6 +19,7 @@ from msmemscope.collect.session import Session
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.registry import launcher_of
 from msmemscope.launchers.services import Services
+from msmemscope.text import plain
 
 POLL_S = 0.1
 _FORWARDED = {signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
@@ -94,7 +95,7 @@ def _finish(session: Session, services: Services, status: int) -> None:
 
 def say(text: str) -> None:
     """One line for the user."""
-    print(f"[msmemscope] {text}", file=sys.stderr)
+    print(f"[msmemscope] {plain(text)}", file=sys.stderr)
 
 
 def _unblock_signals() -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msmemscope.errors import RunError
+from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 SCHEMA_VERSION = 1
@@ -116,7 +117,7 @@ class Run:
         self.path = Path(path)
         self.skipped: list[str] = []
         try:
-            info = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            info = plain_json(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RunError(f"{path}: not a run directory (it has no run.json)") from None
         except (OSError, ValueError) as error:
@@ -192,11 +193,11 @@ class Run:
             return USAGE_SCHEMA.empty_table()
 
     def string(self, id: int) -> str:
-        """The text of a string id: "" for 0, "unknown" for one that was never defined."""
+        """The text of a string id, made plain (text.py): "" for 0, "unknown" for one that was never defined."""
         if id == 0:
             return ""
         found = self._definitions("strings", STRING_SCHEMA).get(id)
-        return UNKNOWN_TEXT if found is None else str(found["text"])
+        return UNKNOWN_TEXT if found is None else plain(str(found["text"]))
 
     def stack(self, id: int) -> tuple[Frame, ...]:
         """The frames of a stack id, innermost first; () for 0 and for one that was never defined."""

@@ -27,6 +27,7 @@ from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store, Stored
 from msmemscope.aggregate.wire import Batch, WireError
 from msmemscope.tables import Bad
+from msmemscope.text import plain
 from msmemscope.vocabulary import Kind
 
 DEFAULT_ROLL_ROWS = 1_000_000
@@ -324,7 +325,7 @@ class Shard:
     def _say(self, topic: str, text: str) -> None:
         if topic not in self._said:
             self._said.add(topic)
-            print(f"[msmemscope] aggregator: {text}", file=sys.stderr, flush=True)
+            print(f"[msmemscope] aggregator: {plain(text)}", file=sys.stderr, flush=True)
 
     # --- answers ------------------------------------------------------------------------------------------
 

@@ -159,11 +159,11 @@ def place_text(file: str, line: int, function: str, *, native: bool) -> str:
 
 
 def source_line(file: str, line: int) -> str:
-    """The text of a source line, stripped and short; "" when the file is not there (any more)."""
+    """The text of a line of a Python source, stripped and short; "" when the file is not there (any more)."""
     try:
-        # linecache would open a pipe or a device and wait for ever.
+        # linecache would open a pipe or a device and wait for ever. A run of somebody else's names any file it likes.
         path = Path(file)
-        if not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
             return ""
         text = linecache.getline(file, line)
     except (OSError, ValueError, SyntaxError):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from msmemscope.text import plain
+
 _PREFIX = {"info": "[msmemscope] Info:", "warning": "[msmemscope] Warn:", "error": "[msmemscope] Error:"}
 
 
 def say(level: str, text: object) -> None:
     """Prints one line, whatever `text` holds. Never fails: there may be nobody left to read it."""
-    line = f"{_PREFIX[level]} {' '.join(str(text).split())}"
+    line = f"{_PREFIX[level]} {plain(' '.join(str(text).split()))}"
     with contextlib.suppress(OSError, ValueError):  # closed or broken stderr
         print(line, file=sys.stderr, flush=True)

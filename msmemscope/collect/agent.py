@@ -33,6 +33,7 @@ from msmemscope.aggregate import wire
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.collect.usage import Recorded, Usage, npus_in
 from msmemscope.errors import MemscopeError
+from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -482,7 +483,7 @@ class Agent:
 
 
 def say(text: str) -> None:
-    print(f"[msmemscope] agent: {text}", file=sys.stderr, flush=True)
+    print(f"[msmemscope] agent: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -22,9 +22,10 @@ from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
-from msmemscope.report.dump_rows import frame_text, printable
+from msmemscope.report.dump_rows import frame_text
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.tables import Run
+from msmemscope.text import plain
 from msmemscope.vocabulary import Pool
 
 MIB = 1 << 20
@@ -119,8 +120,8 @@ _STYLES = (
 
 def _plain(section: Section) -> Iterator[str]:
     if section.title:
-        yield section.title
-    yield from section.lines
+        yield plain(section.title)
+    yield from map(plain, section.lines)
     if section.rows:
         table = (section.header, *section.rows)
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -128,7 +129,7 @@ def _plain(section: Section) -> Iterator[str]:
             cells = (
                 c.ljust(w) if i in (1, 2) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
             )
-            yield ("  " + "  ".join(cells)).rstrip()
+            yield plain(("  " + "  ".join(cells)).rstrip())
     yield ""
 
 
@@ -154,9 +155,9 @@ def _job(summary: Summary) -> Section:
         what = ", ".join(f"{kind} {n:,}" for kind, n in sorted(summary.doubtful.items()))
         lines.append(f"Doubtful: {what}")
     if summary.not_seen:
-        lines.append("Not seen: " + "; ".join(f"{printable(text)} ({_few(who)})" for text, who in summary.not_seen))
+        lines.append("Not seen: " + "; ".join(f"{text} ({_few(who)})" for text, who in summary.not_seen))
     return Section(
-        title=f"msMemScope {printable(summary.run)}: {printable(summary.program) or 'unknown program'}",
+        title=f"msMemScope {summary.run}: {summary.program or 'unknown program'}",
         lines=tuple(lines),
     )
 
@@ -218,13 +219,13 @@ def _memory(finding: Finding) -> Iterator[str]:
     yield from _excerpt(replace(finding, advice=""))
     evidence = finding.evidence
     calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
-    yield f"    {len(evidence['failures'])} failed calls: {printable(calls)}"
+    yield f"    {len(evidence['failures'])} failed calls: {calls}"
     for row in evidence["alive"][:_ALIVE]:
         place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
         blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
         pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
         alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
-        yield f"    {alive}: {printable(place or 'no stack')}"
+        yield f"    {alive}: {place or 'no stack'}"
     for pool in evidence["pools"]:
         if pool["free"]:
             piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
@@ -253,7 +254,7 @@ def _verdict(analysis: Analysis) -> Section:
         where = f" at {failed[0].place}" if failed[0].file else ""
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         verdict = f"{_who(failed[0])} ran out of memory{where}{more}; {verdict}"
-    return Section(lines=(f"msMemScope: {printable(verdict)}. Run directory: {analysis.run.path.resolve()}",))
+    return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
 
 
 def _who(finding: Finding) -> str:

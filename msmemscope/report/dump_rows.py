@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES, owner_of
+from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, SystemEvent
 
 COLUMNS = (
@@ -105,10 +106,10 @@ class CsvDialect:
         return f"{key}:"
 
     def value(self, text: str) -> str:
-        return printable(text).replace('"', '""')
+        return plain(text).replace('"', '""')
 
     def name(self, text: str, quoted: bool) -> str:
-        text = harmless(printable(text))
+        text = harmless(plain(text))
         return _quoted(text) if quoted or any(c in text for c in ',"') else text
 
     def stack(self, text: str) -> str:
@@ -421,8 +422,8 @@ def stack_text(frames: Sequence[Any]) -> str:
 def frame_text(frame: Any) -> str:
     if frame.kind == "native":
         where = frame.function or f"+{frame.line:#x}"
-        return printable(f"{frame.file}({where}) [{frame.line:#x}]")
-    return printable(f"{frame.file}({frame.line}): {frame.function}")
+        return plain(f"{frame.file}({where}) [{frame.line:#x}]")
+    return plain(f"{frame.file}({frame.line}): {frame.function}")
 
 
 def split_pairs(text: str) -> list[tuple[str, str]]:
@@ -568,11 +569,6 @@ def _hex(values: np.ndarray[Any, Any]) -> Texts:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
-
-
-def printable(text: str) -> str:
-    """Control characters as \\xNN: a line break or NUL inside a name would break the table for many readers."""
-    return re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def harmless(text: str) -> str:

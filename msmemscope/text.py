@@ -1,0 +1,35 @@
+"""Text that somebody else chose, made safe to show: names of programs, hosts, functions, marks.
+
+Escape sequences in them would drive the reader's terminal, line breaks would fake lines of a report, and marks of
+direction would show another text than the one that is there. The tables keep every text as it was recorded; whatever
+reads them (tables.py) and whatever prints a line of its own passes it through here.
+"""
+
+from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    r"""`text` with every character that is not printable, or a space other than U+0020, as \xNN, \uNNNN or \UNNNNNNNN.
+
+    >>> plain("\x1b]0;owned\x07.py")
+    '\\x1b]0;owned\\x07.py'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def plain_json(value: object) -> object:
+    """A decoded JSON document with each of its texts, keys too, made plain."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [plain_json(item) for item in value]
+    if isinstance(value, dict):
+        return {plain(key): plain_json(item) for key, item in value.items()}
+    return value
+
+
+def _escaped(c: str) -> str:
+    code = ord(c)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
