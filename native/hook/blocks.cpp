@@ -11,6 +11,8 @@ namespace {
 
 LiveTable g_remembered;         // MALLOC
 LiveTable g_remembered_ranges;  // RESERVE, MAP
+// Blocks of the host that were recorded under `auto`: the first card ends that, and their releases are recorded still.
+LiveTable g_recorded_host;
 
 LiveTable& table_of(Kind begin) noexcept { return begin == Kind::MALLOC ? g_remembered : g_remembered_ranges; }
 
@@ -83,6 +85,13 @@ void record(Kind kind, const Block& block) noexcept {
     emit(event);
 }
 
+void note_recorded(u64 key, DeviceType type) noexcept {
+    if (type != DeviceType::CPU || g_selection.is_auto.load(std::memory_order_relaxed) == 0) return;
+    LiveBlock known = {};
+    known.key = key;
+    g_recorded_host.insert(known);
+}
+
 void record_remembered(const LiveBlock& known) noexcept {
     // Under `auto` a block of the host may have been remembered before the first card was seen; its release was not.
     if (!is_selected(static_cast<Pool>(known.pool), static_cast<DeviceType>(known.device_type), known.device,
@@ -100,6 +109,7 @@ void record_remembered(const LiveBlock& known) noexcept {
     event.record.tid = known.tid;
     event.record.attr = known.attr;
     event.record.name = id_of_name(known.name);
+    if (event.kind == Kind::MALLOC) note_recorded(known.key, static_cast<DeviceType>(known.device_type));
     emit(event);
 }
 
@@ -126,15 +136,19 @@ void remember(Kind begin, const Block& block) noexcept {
 
 void began(Kind begin, const Block& block) noexcept {
     if (!is_selected(block)) return;
-    if (is_recording()) return record(begin, block);
-    remember(begin, block);
+    if (!is_recording()) return remember(begin, block);
+    if (begin == Kind::MALLOC) note_recorded(key_of(begin, block), block.device_type);
+    record(begin, block);
 }
 
 void ended(Kind begin, const Block& block) noexcept {
-    if (!is_selected(block)) return;
-    LiveTable& table = table_of(begin);
+    // Both are asked whatever is selected: the block may have come in while it was.
+    const u64 key = key_of(begin, block);
     LiveBlock known;
-    const bool remembered = table.take(key_of(begin, block), known);
+    const bool remembered = table_of(begin).take(key, known);
+    const bool recorded =
+        begin == Kind::MALLOC && block.device_type == DeviceType::CPU && g_recorded_host.take(key, known);
+    if (!is_selected(block) && !recorded) return;
     if (is_recording()) {
         if (remembered) record_remembered(known);  // its sweep has not come to it yet
         return record(end_of(begin), block);
@@ -183,6 +197,7 @@ void forget_remembered_blocks_after_fork() noexcept {
     }
     g_remembered.reset_after_fork(true);
     g_remembered_ranges.reset_after_fork(true);
+    g_recorded_host.reset_after_fork(true);
 }
 
 u64 remembered_blocks() noexcept { return g_remembered.count(); }

@@ -221,6 +221,41 @@ CASE(only_selected_devices_are_recorded) {
     CHECK_EQUAL(recorded(cpu), 1u);
 }
 
+CASE(what_was_recorded_of_the_host_before_the_first_card_is_recorded_as_freed) {
+    void* const checkpoint = reinterpret_cast<void*>(0x2000);
+    void* const kept = reinterpret_cast<void*>(0x3000);
+    void* const staging = reinterpret_cast<void*>(0x4000);
+    void* const before_start = reinterpret_cast<void*>(0x5000);
+    memscope_set_devices("cpu");  // a card was seen in the case before; `auto` begins anew
+    memscope_stop();
+    memscope_set_devices("auto");
+    early_allocate(before_start, 4096);
+    memscope_start();
+    early_allocate(checkpoint, 64 << 20);
+    early_allocate(kept, 8);
+    early_cuda(kBlock, 8, 8, 8, 0);
+    const auto before = own_memory_events().size();
+    early_allocate(staging, 8);
+    early_release(staging);
+    CHECK_EQUAL(own_memory_events().size(), before);  // after the first card the host is not asked for
+    early_release(checkpoint);
+    early_release(before_start);
+    early_allocate(checkpoint, 8);  // the same address, and not asked for
+    early_release(checkpoint);
+    auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 2);
+    CHECK(memory[before].kind == Kind::FREE);
+    CHECK_EQUAL(memory[before].record.ptr, 0x2000u);
+    CHECK_EQUAL(memory[before + 1].record.ptr, 0x5000u);
+    memscope_stop();
+    early_release(kept);
+    memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 3);
+    CHECK_EQUAL(memory.back().record.ptr, 0x3000u);
+    CHECK((memory.back().record.header.flags & static_cast<u8>(Flag::SHADOW)) != 0);
+    memscope_start();
+}
+
 CASE(the_cuda_driver_is_recorded_with_device_and_kind) {
     memscope_set_devices("cpu,cuda");
     const auto before = own_memory_events().size();
