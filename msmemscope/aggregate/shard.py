@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,8 @@ class Shard:
                 return self._answer_batch(wire.batch(message), data)
             if kind == "hello":
                 self.agents[_host(message)] = False
-                stored = {id: ring.expected for id, ring in self.rings.items()}
+                going_on = ((id, ring.expected) for id, ring in self.rings.items() if not ring.final)
+                stored = dict(islice(going_on, wire.MAX_ENTRIES))
                 return [self._pack("welcome", epoch=self.epoch, stored=stored)]
             if kind == "ping":
                 return [self._pack("pong", epoch=self.epoch, clock=time.monotonic_ns())]
@@ -246,10 +248,8 @@ class Shard:
         return rows
 
     def _bye(self, message: dict[str, Any]) -> None:
-        wire.mapping(message, "rings")
-        left_out = message.get("left_out", {})
-        if isinstance(left_out, dict):
-            self.losses.agents = {str(name): int(n) for name, n in left_out.items() if type(n) is int and n}
+        left_out = wire.mapping(message, "left_out")
+        self.losses.agents = {str(name): int(n) for name, n in left_out.items() if type(n) is int and n}
 
     def _replay(self, message: dict[str, Any]) -> None:
         kind = message["type"]

@@ -6,7 +6,8 @@ Envelope of every message: ``{v: 1, type: str, session: str, ...}``. In the orde
 type                  direction  fields
 ====================  =========  ==============================================================================
 hello                 agent ->   host, agent_pid, clock (CLOCK_MONOTONIC ns of the sender)
-welcome               <- shard   epoch (changes when the aggregator restarts), stored {ring: offset}
+welcome               <- shard   epoch (changes when the aggregator restarts), stored {ring: offset}: of rings that
+                                 may go on, MAX_ENTRIES at most; the others learn it from the answer to their `ring`
 ring                  agent ->   ring, identity (RingReader.header()), start (first offset the agent still has),
                                  final (the ring is at its end; the agent deletes it once this is acknowledged)
 batch                 agent ->   ring, offset, length, n, clock, round, cols, strings, frames, stacks, holes,
@@ -15,7 +16,7 @@ ack                   <- shard   epoch, ring, offset (everything before it is st
 usage                 agent ->   layout (USAGE_LAYOUT), ts, interval_ms (between samples), cards (why the cards are not
                                  sampled, else empty), rows: see UsageRow
 ping / pong           both       clock; the answer adds epoch
-bye                   agent ->   host, rings {ring: end offset}, lost {ring: {kind: n}}, left_out {what: n}
+bye                   agent ->   host, left_out {what: n}; of each ring its last `ring` said all there is to say
 finished              <- shard   the bye is stored; the agent may go
 refuse                <- shard   reason; ring and offset when it was a batch
 ====================  =========  ==============================================================================

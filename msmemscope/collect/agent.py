@@ -359,9 +359,7 @@ class Agent:
         if self._finishing is not None and not self._said_bye and not self._open_feeds():
             self._said_bye = True
             self._asked = time.monotonic()
-            rings = {feed.id: feed.acked for feed in self._feeds.values()}
-            lost = {feed.id: feed.identity["lost"] for feed in self._feeds.values() if feed.identity["lost"]}
-            self._send("bye", host=self._host, rings=rings, lost=lost, left_out=self._left_out)
+            self._send("bye", host=self._host, left_out=self._left_out)
 
     def _sample(self) -> None:
         """Memory of every process that records, and of its cards."""

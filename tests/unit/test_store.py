@@ -12,7 +12,7 @@ import pytest
 
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
-from msmemscope.aggregate.shard import Shard
+from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store, Stored
 from msmemscope.errors import RunError
 from msmemscope.tables import EVENT_SCHEMA, Run
@@ -263,7 +263,7 @@ def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
         message(0, 4, texts={7: b"x"}),
         announcement(ring=2),
         wire.pack("usage", S, **usage),
-        wire.pack("bye", S, host="here", rings={1: 96}, lost={1: {16: 3}}, left_out={"unread_bytes": 1}),
+        wire.pack("bye", S, host="here", left_out={"unread_bytes": 1}),
         wire.pack("hello", S, host="here", agent_pid=1, clock=0),
     ]
     chance = np.random.default_rng(2)
@@ -278,6 +278,22 @@ def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
     assert life.shard.losses.refused_messages == refused
     life.finish()
     assert set(Run(tmp_path / "run").skipped) == set()
+
+
+def test_an_agent_is_welcome_to_a_run_of_more_rings_than_a_message_may_name(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run")
+    ended = wire.MAX_ENTRIES + 10  # of workers that came and went
+    for id in range(1, ended + 1):
+        life.shard.rings[id] = Ring(dict(IDENTITY_FIELDS), expected=96, final=True)
+    for id in range(ended + 1, ended + wire.MAX_ENTRIES + 10):
+        life.shard.rings[id] = Ring(dict(IDENTITY_FIELDS), expected=192)
+    (answer,) = life.shard.answer(wire.pack("hello", S, host="here", agent_pid=1, clock=0))
+    stored = wire.unpack(answer, S, wire.SHARD_TYPES)["stored"]
+    assert len(stored) == wire.MAX_ENTRIES
+    assert set(stored.values()) == {192}
+    (answer,) = life.shard.answer(wire.pack("bye", S, host="here", left_out={"unread_bytes": 1}))
+    assert wire.unpack(answer, S, wire.SHARD_TYPES)["type"] == "finished"
+    assert life.shard.all_agents_left
 
 
 def test_ranges_of_a_ring_are_joined() -> None:
