@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ def serve(session_dir: Path) -> int:
         _receive(session["endpoint"], shard, coordinator)
     if not shard.rings and not any(losses(shard).values()):
         shutil.rmtree(run)  # no process recorded anything: leave nothing behind
+        with suppress(OSError):  # another run has come
+            for made in session.get("missing") or []:
+                Path(made).rmdir()
         return 0
     return _finish(run, session_dir, session, shard, coordinator)
 
@@ -109,7 +113,8 @@ def read_session(session_dir: Path) -> dict[str, Any]:
 def open_run(run: Path, session: str) -> dict[str, Any]:
     """Makes the run directory, or takes up that of the same session. Returns its run.json as far as there is one."""
     try:
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        run.mkdir(mode=0o700, exist_ok=True)
         free = shutil.disk_usage(run).free
         probe = run / ".probe"
         probe.touch(0o600)

@@ -1,7 +1,8 @@
 """Makes sure, before the program starts, that the output directory can take a run.
 
-In: the absolute path of --output-path. Out: the directory, made when it was missing; a UsageError with one line
-when nothing could be written there; sentences about what is merely doubtful.
+In: the absolute path of --output-path. Out: a UsageError with one line when nothing could be written there; sentences
+about what is merely doubtful. A directory that is missing is made for the trial only: a program that records nothing
+leaves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from msmemscope.errors import UsageError
@@ -18,8 +20,9 @@ LITTLE_FREE_BYTES = 256 << 20
 
 
 def prepare_output(directory: str) -> list[str]:
-    """Creates `directory` (mode 0750) when needed and tries a write in it. Returns warnings."""
+    """Tries to make `directory`, when it is missing, and a write in it. Returns warnings."""
     path = Path(directory)
+    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     try:
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
         facts = path.stat()
@@ -44,6 +47,10 @@ def prepare_output(directory: str) -> list[str]:
         raise UsageError(
             f"--output-path {path} cannot be used ({error.strerror}): name a directory that you can read and write"
         ) from None
+    finally:
+        with suppress(OSError):  # not made, or in use by now
+            for one in missing:
+                one.rmdir()
     free = space.f_bavail * space.f_frsize
     if free < LEAST_FREE_BYTES:
         raise UsageError(f"--output-path {path} is full: free some space or name another directory")

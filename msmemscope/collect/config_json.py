@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from typing import cast
 
 from msmemscope.collect import grammars
 from msmemscope.collect.config import Parsed
@@ -156,12 +157,15 @@ def _words(bits: object, words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for bit, word in enumerate(words) if int(str(bits)) >> bit & 1)
 
 
-def write_config_json(config: Config, path: str) -> None:
-    """Writes config.json (mode 0640 less the umask), whole or not at all. Raises OSError."""
+def write_config_json(config: Config, path: str, **ours: str) -> None:
+    """Writes config.json (mode 0640 less the umask), whole or not at all; `ours` goes below the key `msmemscope`.
+    Raises OSError."""
+    values = to_config_json(config)
+    values["msmemscope"] = {**cast(dict[str, object], values["msmemscope"]), **ours}
     temporary = f"{path}.{os.getpid()}~"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(to_config_json(config), file, indent=4, ensure_ascii=False)
+        json.dump(values, file, indent=4, ensure_ascii=False)
         file.write("\n")
     os.replace(temporary, path)
 

@@ -73,11 +73,13 @@ class Session:
         os.mkdir(directory, 0o700)
         now = time.time_ns()
         run = f"run_{time.strftime('%Y%m%d%H%M%S', time.localtime(now // 10**9))}_{identity[:6]}"
+        output = os.path.abspath(config.output_path)
         facts: dict[str, object] = {
             "session": identity,
             "mode": mode,
-            "output": os.path.abspath(config.output_path),
-            "run": os.path.join(os.path.abspath(config.output_path), run),
+            "output": output,
+            "missing": _missing(output),
+            "run": os.path.join(output, run),
             "config": config.as_dict(),
             "program": argv,
             "host": os.uname().nodename,
@@ -155,6 +157,15 @@ def start_service(module: str, directory: str, preexec_fn: Callable[[], None] | 
         start_new_session=True,
         preexec_fn=preexec_fn,
     )
+
+
+def _missing(path: str) -> list[str]:
+    """`path` and those of its parents that are not there, innermost first: removed again when nothing was recorded."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
 
 
 def _private(path: str, flags: int) -> int:

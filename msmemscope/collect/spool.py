@@ -24,8 +24,9 @@ _FREE_SHARE = 0.8  # of the free space may be taken
 
 def spool_directory(session_dir: Path, session: Mapping[str, Any]) -> Path:
     """Where the spools of a session lie: beside its outputs, else among temporary files; not in memory."""
-    output = session.get("output")
-    parent = Path(str(output)) if output and os.access(str(output), os.W_OK) else Path(tempfile.gettempdir())
+    output = Path(str(session.get("output") or ""))
+    there = next((place for place in (output, *output.parents) if place.exists()), output)  # made by who writes first
+    parent = output if output.is_absolute() and os.access(there, os.W_OK) else Path(tempfile.gettempdir())
     return parent / f".{session_dir.name}-spool"
 
 
@@ -103,6 +104,7 @@ class Spool:
         self.start = self.end = 0
 
     def _create(self, offset: int) -> None:
+        self._path.parent.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.start = self.end = offset

@@ -1,6 +1,6 @@
 """Upstream's per-process, per-device files: memscope_dump_<time>.csv or .db, made from a run.
 
-In: the events of a run, rank by rank, in bounded memory. Out: below `out`,
+In: the events of a run, rank by rank, in bounded memory. Out: below `out`, the output directory of upstream,
 `msmemscope_<pid>_<time>_ascend/device_<n>/dump/memscope_dump_<time>.csv` (docs/formats.md).
 
 What holds in every file, where upstream's did not:
@@ -14,7 +14,6 @@ What holds in every file, where upstream's did not:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,10 +42,12 @@ from msmemscope.report.dump_rows import (
     kind_mask,
     stack_text,
 )
+from msmemscope.report.process_directories import ProcessDirectories, time_in_names
 from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
     from msmemscope.analysis.incidents import Incident
+    from msmemscope.collect.settings import Config
     from msmemscope.tables import Process, Run
 
 FORMATS = ("csv", "db")
@@ -104,15 +105,16 @@ def write_dumps(
     file_format: str = "csv",
     selection: Selection | None = None,
     incidents: Sequence[Incident] = (),
+    config: Config | None = None,
     progress: Progress | None = None,
 ) -> DumpReport:
-    """Writes the files of every process. `incidents`: those whose details `selection.oom_top` asks for. OSError when
-    the disk is full; nothing half stays behind."""
+    """Writes the files of every process. `incidents`: those whose details `selection.oom_top` asks for. `config`: told
+    in the config.json beside them. OSError when the disk is full; nothing half stays behind."""
     report = DumpReport()
     selection = selection or Selection()
     usage = UsageIndex(run)
     failures = {(one.process.ring, one.first.ts, one.tid): one for one in incidents} if selection.oom_top else {}
-    names = directory_names(run.processes)
+    directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
     wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
     for done, rank in enumerate(wanted):
         if progress:
@@ -127,7 +129,7 @@ def write_dumps(
                 index,
                 tracker,
                 builder,
-                out / names[process.ring],
+                directories,
                 file_format,
                 selection,
                 report,
@@ -143,21 +145,11 @@ def write_dumps(
         except BaseException:
             for writer in writers.values():
                 writer.discard()
+            directories.discard()
             raise
     if progress:
         progress(f"writing {file_format} files", len(wanted), len(wanted))
     return report
-
-
-def directory_names(processes: Sequence[Process]) -> dict[int, str]:
-    """Ring -> `msmemscope_<pid>_<time>_ascend`, unique within the run although pids repeat over hosts and time."""
-    names: dict[int, str] = {}
-    for process in sorted(processes, key=lambda p: (p.created_ns + p.wall_offset_ns, p.ring)):
-        second = (process.created_ns + process.wall_offset_ns) // 1_000_000_000
-        while (name := f"msmemscope_{process.pid}_{_stamp(second)}_ascend") in names.values():
-            second += 1
-        names[process.ring] = name
-    return names
 
 
 def affordable_stack_depth(run: Run, sites: dict[str, Any], limit_bytes: int) -> int | None:
@@ -241,7 +233,7 @@ class _ProcessWriter:
         index: int,
         tracker: Any,
         builder: RowBuilder,
-        directory: Path,
+        directories: ProcessDirectories,
         file_format: str,
         selection: Selection,
         report: DumpReport,
@@ -252,7 +244,7 @@ class _ProcessWriter:
         self._index = index
         self._tracker = tracker
         self._builder = builder
-        self._directory = directory
+        self._directories = directories
         self._format = file_format
         self._selection = selection
         self._report = report
@@ -268,7 +260,6 @@ class _ProcessWriter:
         self._pool_live: dict[tuple[str, int], int] = {}
         self._next_id = 0
         self._last_ts = 0
-        self._stamp = _stamp((process.created_ns + process.wall_offset_ns) // 1_000_000_000)
 
     def push(self, columns: Columns) -> None:
         columns = self._without_start(self._chosen_steps(columns))
@@ -418,11 +409,8 @@ class _ProcessWriter:
             self._shared.append({name: column[shared] for name, column in rows.items()})
 
     def _open(self, home: str) -> DumpFile:
-        directory = self._directory / f"device_{home}" / "dump"
-        # Directories 0750 as upstream's; the files themselves are 0600.
-        for path in reversed((directory, *directory.parents[:2])):
-            path.mkdir(mode=0o750, parents=True, exist_ok=True)
-        file = open_dump(directory / f"memscope_dump_{self._stamp}.{self._format}", self._format)
+        name = f"memscope_dump_{time_in_names(self._process)}.{self._format}"
+        file = open_dump(self._directories.device(self._process, home) / name, self._format)
         self._files[home] = file
         return file
 
@@ -513,8 +501,3 @@ def _present(homes: np.ndarray[Any, Any]) -> list[str]:
 
 def _cut(columns: Columns, start: int, stop: int) -> Columns:
     return {name: column[start:stop] for name, column in columns.items()}
-
-
-def _stamp(second: int) -> str:
-    """Local time as upstream writes it into names."""
-    return time.strftime("%Y%m%d%H%M%S", time.localtime(second))

@@ -1,20 +1,18 @@
 """Everything that is made from a run, in one call: used at the end of a run, by `analyze` and by `export`.
 
 In: a run directory. Out: the files about the whole job (cluster.py), the table of blocks (block_table.py), upstream's
-per-device files (dump.py), and the console text as summary.txt. All of it is derived and may be made again; the events
-are only read.
+per-device files beside the run (dump.py), and the console text as summary.txt. All of it is derived and may be made
+again; the events are only read.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msmemscope.collect.config_json import write_config_json
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Progress, analyse, config_of
@@ -88,17 +86,16 @@ def write_outputs(
         nonlocal report
         report = write_dumps(
             run,
-            run.path,
+            run.path.resolve().parent,
             file_format=settings.format,
             selection=selection,
             incidents=analysis.incidents.found,
+            config=settings,
             progress=progress,
         )
         return report.files
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)
-    directories = sorted({path.parents[2] for path in report.files})
-    outcome.files += _written(outcome, "config.json", lambda: [_write_config(settings, to) for to in directories])
     outcome.notes += _notes(report, depth)
     if outcome.failures:
         raise OutputError(outcome)
@@ -132,12 +129,6 @@ def _written(outcome: Outcome, what: str, write: Callable[[], list[Path]]) -> li
 def _write_text(path: Path, text: str) -> Path:
     with put_in_place(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
-def _write_config(config: Config, directory: Path) -> Path:
-    path = directory / "config.json"
-    write_config_json(config, os.fspath(path))
     return path
 
 

@@ -74,5 +74,5 @@ def test_ranks_find_each_other_and_finish_by_themselves(tmp_path: Path, nproc: i
     assert (Path(leak["file"]).name, int(leak["line"])) == ("script.py", LINE)
     assert float(leak["bytes_per_step"]) == 4096
     assert leak["ranks"] == ("0" if nproc == 1 else "0-1")
-    (dump,) = list(run.glob("*/device_cpu/dump/*.csv"))[:1]
+    (dump,) = list(run.parent.glob("*/device_cpu/dump/*.csv"))[:1]
     assert ",size:493824," not in dump.read_text()  # allocated after stop()

@@ -8,6 +8,7 @@ import random
 import re
 import sqlite3
 import stat
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -380,6 +381,39 @@ def test_writing_again_replaces(tmp_path: Path) -> None:
     run.malloc(1, 0x1000, 10)
     first = write_dumps(run, tmp_path).files[0].read_bytes()
     assert write_dumps(run, tmp_path).files[0].read_bytes() == first
+
+
+def test_runs_that_share_the_output_do_not_share_a_directory(tmp_path: Path) -> None:
+    """In containers every program may have the same pid; what another tool left there is nobody's to write in."""
+    first, second = FakeRun([process(1)]), FakeRun([process(2)])
+    for run, session in ((first, "aa"), (second, "bb")):
+        run.info["session"] = session
+        run.malloc(1, 0x1000, 10 if run is first else 20, ring=run.processes[0].ring)
+    (kept,) = write_dumps(first, tmp_path).files
+    upstreams = kept.parents[2].with_name(time_in_names_one_later(kept.parents[2].name))
+    upstreams.mkdir()
+    (other,) = write_dumps(second, tmp_path).files
+    assert write_dumps(first, tmp_path).files == [kept]
+    assert write_dumps(second, tmp_path).files == [other]
+    assert [attr_of(read_csv(path)[0]["Attr"])["size"] for path in (kept, other)] == ["10", "20"]
+    assert list(upstreams.iterdir()) == []
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def time_in_names_one_later(name: str) -> str:
+    stamp = datetime.strptime(name.split("_")[2], "%Y%m%d%H%M%S") + timedelta(seconds=1)
+    return f"{name.rsplit('_', 2)[0]}_{stamp:%Y%m%d%H%M%S}_ascend"
+
+
+def test_a_link_in_the_place_of_a_directory_is_not_followed(tmp_path: Path) -> None:
+    run = FakeRun([process(1)])
+    run.malloc(1, 0x1000, 10)
+    (path,) = write_dumps(run, tmp_path / "out").files
+    elsewhere = tmp_path / "elsewhere"
+    path.parents[1].rename(elsewhere)
+    path.parents[1].symlink_to(elsewhere)
+    with pytest.raises(FileExistsError):
+        write_dumps(run, tmp_path / "out")
 
 
 def test_failure_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,9 +168,9 @@ def test_details_follow_the_option(tmp_path: Path) -> None:
     """Through the whole way from a run on disk; the default analysis tells the triggers alone."""
     run = failing_program()
     for number, (analysis, details) in enumerate(((("leaks",), 0), (("oom",), 6), (("oom", "decompose"), 6))):
-        path = run.save(tmp_path / str(number))
+        path = run.save(tmp_path / str(number) / "run_1")
         write_outputs(path, config=Config(analysis=analysis, oom_top=3, python_stack=True))
-        rows = read_csv(only_file(path, "4"))
+        rows = read_csv(only_file(path.parent, "4"))
         types = [row["Event Type"] for row in rows if row["Event"] == "OOM_DETAIL"]
         assert types.count("OOM_TRIGGER") == 4
         assert len(types) - 4 == details

@@ -1,0 +1,107 @@
+"""Where upstream's files of a process go: `msmemscope_<pid>_<time>_ascend`, directly below the output directory.
+
+Upstream's scripts look for `memscopeDumpResults/msmemscope_*_ascend/device_*`, so these directories stand beside the
+run and not in it. Runs share the place, and a pid with a second repeats (containers, many hosts): a directory belongs
+to the session that its config.json names, is written again by that session alone, and another takes the next second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msmemscope.collect.config_json import write_config_json
+from msmemscope.collect.settings import Config
+
+if TYPE_CHECKING:
+    from msmemscope.tables import Process
+
+_MODE = 0o750  # of directories, as upstream's; the files in them are 0600
+_CONFIG = "config.json"
+_MOST_BYTES = 1 << 20  # of a config.json
+
+
+class ProcessDirectories:
+    """The directories of one session's processes below `out`."""
+
+    def __init__(self, out: Path, session: str, config: Config | None = None) -> None:
+        self._out = out
+        self._session = session
+        self._config = config or Config()
+        self._claimed: dict[int, Path] = {}
+
+    def device(self, process: Process, home: str) -> Path:
+        """`.../device_<home>/dump`, made if need be. OSError when it cannot be."""
+        directory = self._claim(process)
+        for name in (f"device_{home}", "dump"):
+            directory /= name
+            _make(directory)
+        return directory
+
+    def discard(self) -> None:
+        """Removes what was made here and holds no file."""
+        for directory in self._claimed.values():
+            with suppress(OSError):
+                for dump in directory.glob("device_*/dump"):
+                    dump.rmdir()
+                    dump.parent.rmdir()
+                if [entry.name for entry in directory.iterdir()] == [_CONFIG]:
+                    (directory / _CONFIG).unlink()
+                    directory.rmdir()
+
+    def _claim(self, process: Process) -> Path:
+        if process.ring not in self._claimed:
+            self._out.mkdir(mode=_MODE, parents=True, exist_ok=True)
+            directory = next(name for name in self._names(process) if self._is_ours(name, process.ring))
+            ours = {"session": self._session, "ring": f"{process.ring:016x}"}
+            write_config_json(self._config, os.fspath(directory / _CONFIG), **ours)
+            self._claimed[process.ring] = directory
+        return self._claimed[process.ring]
+
+    def _names(self, process: Process) -> Iterator[Path]:
+        for later in itertools.count():
+            yield self._out / f"msmemscope_{process.pid}_{time_in_names(process, later)}_ascend"
+
+    def _is_ours(self, directory: Path, ring: int) -> bool:
+        try:
+            directory.mkdir(mode=_MODE)
+        except FileExistsError:
+            return _owner(directory) == (self._session, ring)
+        return True
+
+
+def time_in_names(process: Process, seconds_later: int = 0) -> str:
+    """When the process began to be watched, in local time, as upstream writes it into names."""
+    second = (process.created_ns + process.wall_offset_ns) // 1_000_000_000 + seconds_later
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(second))
+
+
+def _make(directory: Path) -> None:
+    """A link in the place of a directory would lead elsewhere."""
+    try:
+        directory.mkdir(mode=_MODE)
+    except FileExistsError:
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            raise
+
+
+def _owner(directory: Path) -> tuple[str, int] | None:
+    """The session and ring whose directory it is; None when nobody says, as in upstream's own."""
+    try:
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            return None
+        descriptor = os.open(directory / _CONFIG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            ours = json.loads(file.read(_MOST_BYTES))["msmemscope"]
+            return str(ours["session"]), int(ours["ring"], 16)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
