@@ -104,6 +104,9 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+PINNED = "HOST (pinned)"  # page-locked host memory
+
+
 def scope_of(ranks: Iterable[int], job: Iterable[int]) -> str:
     """Where a finding sits among the ranks of the job: "single", "group" or "uniform"."""
     found, whole = set(ranks), set(job)
@@ -124,12 +127,15 @@ def device_name(device_type: int, device: int) -> str:
     return name if kind == DeviceType.CPU or device < 0 else f"{name}:{device}"
 
 
-def pool_name(pool: int) -> str:
-    """Name of a pool as in the vocabulary; "" for none or an unknown number."""
+def pool_name(pool: int, device_type: int = DeviceType.NONE) -> str:
+    """Name of a pool as in the vocabulary; "" for none or an unknown number. Host memory from a driver is called as in
+    upstream's files, where it is HOST with `pinned:true`, and told apart from CPU tensors, which are HOST too."""
     try:
         kind = Pool(pool)
     except ValueError:
         return ""
+    if device_type == DeviceType.CPU and kind in (Pool.HAL, Pool.CUDA_DRIVER):
+        return PINNED
     return "" if kind == Pool.NONE else kind.name
 
 

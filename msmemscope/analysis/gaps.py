@@ -82,7 +82,12 @@ def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
             )
         table.append(
             PoolGaps(
-                process, device_name(device_type, device), pool_name(pool), smallest, largest, len(rows) - len(used)
+                process,
+                device_name(device_type, device),
+                pool_name(pool, device_type),
+                smallest,
+                largest,
+                len(rows) - len(used),
             )
         )
     return table

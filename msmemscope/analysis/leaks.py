@@ -335,7 +335,7 @@ def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
         ranks=ranks,
         scope=scope_of(ranks, job),
         device=_device(everything),
-        pool=pool_name(sample.pool),
+        pool=pool_name(sample.pool, sample.device_type),
         first_step=min(leak.growth.first_step for leak in everything),
         last_step=max(leak.growth.last_step for leak in everything),
         bytes=total,

@@ -112,7 +112,7 @@ def _finding(
     evidence: dict[str, Any] = {
         "incidents": len(group),
         "recovered": first.recovered,
-        "failures": [_failure(failure, text) for failure in first.failures],
+        "failures": [_failure(failure, first.device_type, text) for failure in first.failures],
         "alive": alive[: options.lines],
         "piece_bytes": first.piece_bytes,
         "alive_bytes": int(first.alive["size"].sum()),
@@ -130,7 +130,7 @@ def _finding(
         ranks=ranks,
         scope=scope_of(ranks, job),
         device=device,
-        pool=pool_name(first.first.pool),
+        pool=pool_name(first.first.pool, first.device_type),
         first_step=min(one.step for one in group),
         last_step=max(one.step for one in group),
         bytes=first.asked,
@@ -165,7 +165,9 @@ def _alive(incident: Incident, stack: StackOf) -> list[dict[str, Any]]:
         place = ("", 0, BEFORE if before else "", False)
         if frame:
             place = (frame.file, frame.line, frame.function, frame.kind == "native")
-        entry = totals.setdefault((*place, pool_name(pool), owner_of(pool, incident.device_type, module << 56)), [0, 0])
+        entry = totals.setdefault(
+            (*place, pool_name(pool, incident.device_type), owner_of(pool, incident.device_type, module << 56)), [0, 0]
+        )
         entry[0] += int(size)
         entry[1] += int(count)
     names = ("file", "line", "function", "native", "pool", "owner")
@@ -211,12 +213,12 @@ def _others(incident: Incident, use: DeviceUse) -> int | None:
     return max(use.used - own, 0)
 
 
-def _failure(failure: Failure, text: Callable[[int], str]) -> dict[str, Any]:
+def _failure(failure: Failure, device_type: int, text: Callable[[int], str]) -> dict[str, Any]:
     return {
         "function": text(failure.name),
         "code": failure.code,
         "bytes": failure.size,
-        "pool": pool_name(failure.pool),
+        "pool": pool_name(failure.pool, device_type),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import (
@@ -42,7 +43,8 @@ class Analysis:
     run: Run
     tracked: Tracked
     summary: Summary
-    leaked: Table  # columns of Tracked.live: blocks that were alive when the last complete step ended
+    # Columns of Tracked.live, and kernel: blocks that were alive when the last complete step ended.
+    leaked: Table
     incidents: Incidents = field(default_factory=Incidents)  # of running out of memory
 
 
@@ -67,6 +69,7 @@ def analyse(
         # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
         if any(finding.kind == LEAK for finding in findings):
             leaked, mappings = alive_at_last_step(run, tracked)
+            leaked["kernel"] = launches_before(run, tracked, leaked)
             sites = segment_sites(leaked, lay_out(leaked, mappings))
             if sites:
                 findings = find_leaks(without_sites(tracked, sites), run.stack, capacity=room)
@@ -120,6 +123,22 @@ def alive_at_last_step(run: Run, tracked: Tracked) -> tuple[Table, dict[int, Map
             tracker.feed(process, len(part["kind"]), part)
             mappings.setdefault(process, Mappings()).take(part)
     return tracker.live(), mappings
+
+
+def launches_before(run: Run, tracked: Tracked, blocks: Table) -> npt.NDArray[np.int64]:
+    """How many kernels each block's process had launched when it was allocated: upstream's kernel_<k>."""
+    index = {process.ring: number for number, process in enumerate(tracked.processes)}
+    found = np.zeros(len(blocks["ts"]), np.int64)
+    # Of each process, its blocks in order of time: a launch counts for those that come after it.
+    rows_of = {number: np.flatnonzero(blocks["process"] == number) for number in np.unique(blocks["process"]).tolist()}
+    rows_of = {number: rows[np.argsort(blocks["ts"][rows], kind="stable")] for number, rows in rows_of.items()}
+    for batch in run.events(columns=["ts", "ring"], kinds=(Kind.KERNEL_LAUNCH,)):
+        ts = event_columns(batch, ("ts",))["ts"]
+        for ring, part in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            rows = rows_of.get(index.get(ring, -1))
+            if rows is not None:
+                found[rows] += np.searchsorted(np.sort(ts[part]), blocks["ts"][rows])
+    return found
 
 
 _FEW_POINTS = 1_000  # of the levels per site and step, which are not asked for

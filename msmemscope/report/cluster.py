@@ -132,7 +132,7 @@ def steps_table(tracked: Tracked) -> pa.Table:
         "host": _per_process(process, [p.host for p in facts]),
         "pid": pa.array(np.array([p.pid for p in facts], np.int32)[process]),
         "device": _spread(steps, ("device_type", "device"), device_name),
-        "pool": _spread(steps, ("pool",), pool_name),
+        "pool": _spread(steps, ("pool", "device_type"), pool_name),
         "step": pa.array(np.asarray(steps["step"]).astype(np.int64)),
         "complete": pa.array(np.asarray(steps["complete"]).astype(bool)),
         "start_ns": pa.array(start + offsets),

@@ -317,9 +317,8 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
         live = analysis.leaked
         shown = rows if rank is not None else rows[:_BLOCKS]
         lines = [
-            f"{_pool_title(pool_name(int(live['pool'][row])))}: {int(live['size'][row]) / MIB:.6f} MB at "
-            # Upstream's kernel_<k> counts the kernel launches seen so far; no source records launches yet.
-            f"{int(live['ptr'][row]):#x}, kernel_0, allocated in step {int(live['step'][row])}"
+            f"{_pool_title(_pool_of(live, row))}: {int(live['size'][row]) / MIB:.6f} MB at {int(live['ptr'][row]):#x}, "
+            f"kernel_{int(live['kernel'][row])}, allocated in step {int(live['step'][row])}"
             for row in shown.tolist()
         ]
         if len(shown) < len(rows):
@@ -327,6 +326,10 @@ def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
         total = int(live["size"][rows].sum()) / MIB
         lines.append(f"====== SUMMARY: {total:.6f} MB leaked in {len(rows)} allocations ======")
         yield Section(title=f"====== ERROR: memory leaks on device {name} ======", lines=tuple(lines), tone="bad")
+
+
+def _pool_of(live: Any, row: int) -> str:
+    return pool_name(int(live["pool"][row]), int(live["device_type"][row]))
 
 
 def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[str, Any]]:
@@ -339,6 +342,8 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
     stacks = np.where(live["stack_py"] != 0, live["stack_py"], live["stack_c"])
     distinct, inverse = np.unique(stacks, return_inverse=True)
     lines = [_user_line(analysis.run.stack(int(stack))) for stack in distinct]
+    kinds, pool_of = np.unique(live["pool"].astype(np.int64) << 8 | live["device_type"], return_inverse=True)
+    pools = [pool_name(kind >> 8, kind & 255) for kind in kinds.tolist()]
     for finding in leaks:
         wanted = {
             (finding.file, finding.line),
@@ -347,7 +352,7 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
         match = np.array([line in wanted for line in lines], bool)[inverse]
         match &= np.isin(ranks, finding.ranks) if finding.ranks else ranks < 0
         match &= (live["step"] >= finding.first_step) & (live["step"] <= finding.last_step)
-        marks |= match & np.array([pool_name(int(p)) == finding.pool for p in range(256)])[live["pool"]]
+        marks |= match & np.array([pool == finding.pool for pool in pools], bool)[pool_of]
     if rank is not None:
         marks &= ranks == rank
     rows = np.flatnonzero(marks)

@@ -255,15 +255,13 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
         window = np.arange(begin, stop)[complete[begin:stop] & (step[begin:stop] >= 1)]
         growth = int(end[window[-1]] - end[window[0]]) if len(window) else 0
         span = int(step[window[-1]] - step[window[0]]) if len(window) else 0
-        name = None if rank < 0 else rank
-        leaks = [
-            f for f in findings if f.kind == LEAK and not f.is_note and f.pool == pool_name(pool) and _concerns(f, name)
-        ]
+        name, kind = None if rank < 0 else rank, pool_name(pool, device_type)
+        leaks = [f for f in findings if f.kind == LEAK and not f.is_note and f.pool == kind and _concerns(f, name)]
         yield Holding(
             rank=name,
             attempt=attempt,
             device=device_name(device_type, device),
-            pool=pool_name(pool),
+            pool=kind,
             peak_bytes=int(peak[begin:stop].max()),
             end_bytes=int(end[window[-1] if len(window) else stop - 1]),
             growth_bytes=growth,

@@ -90,6 +90,31 @@ def test_blocks_freed_when_the_program_ended_are_listed() -> None:
     assert said.split()[-3:-1] == [str(finding.blocks), "allocations"]
 
 
+def test_a_block_says_how_many_kernels_were_launched_before_it() -> None:
+    """One before the first step, two in each step ahead of the line that leaks; another process's do not count."""
+    run = leaky_job(ranks=2)
+    for ts in (999, *(1_000 * step + 1_001 for step in range(24) for _ in range(2))):
+        run.add(Kind.KERNEL_LAUNCH, ts, ring=1, device_type=DeviceType.NPU, device=0)
+    made = analyse(run)
+    for rank in (0, 1):
+        lines = [line for line in plain_text(made, rank=rank).splitlines() if ", kernel_" in line]
+        found = {int(line.rsplit(" ", 1)[1]): line.split(", kernel_")[1].split(",")[0] for line in lines}
+        assert len(found) == 24
+        assert found == {step: "0" if rank else str(3 + 2 * step) for step in found}
+
+
+def test_host_memory_of_a_driver_is_called_as_in_upstreams_files() -> None:
+    run = FakeRun([process(1)])
+    run.malloc(1, 0x1000, 10)
+    run.malloc(2, 0x2000, 10, pool=Pool.HAL, device_type=DeviceType.CPU, device=0)
+    for step in (1, 2):
+        run.add(Kind.STEP, 10 * step, step=step)
+    made = analyse(run)
+    assert [holding.pool for holding in made.summary.holdings] == ["HOST (pinned)", "HOST"]
+    assert "HAL" not in plain_text(made)
+    assert {row["pool"] for row in steps_table(made.tracked).to_pylist()} == {"HOST (pinned)", "HOST"}
+
+
 def test_gap_table_in_upstreams_shape() -> None:
     """Within step 2 the pool goes from 1000 to 4000 bytes, within step 3 from 1000 to 2000."""
     run = FakeRun([process(1)])
