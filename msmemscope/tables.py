@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
+from msmemscope.run_files import Anchor
 from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 SCHEMA_VERSION = 1
 BATCH_ROWS = 1 << 17
+MOST_RANKS = 1 << 20  # of a job: the missing ones are listed
 UNKNOWN_TEXT = "unknown"
 
 # Key of a part's metadata: what the part holds of which ring,
@@ -59,6 +62,22 @@ USAGE_SCHEMA = pa.schema(
 Bad = (OSError, pa.ArrowException, ValueError)  # what pyarrow raises over a damaged file
 
 
+# Of run.json, what readers rely on; `annotation` as annotations.py reads it.
+_INFO = {
+    "session": "str",
+    "version": "str",
+    "program": "str | tuple[object, ...]",
+    "mode": "str",
+    "config": "dict[str, object]",
+    "hosts": "tuple[str, ...]",
+    "processes": "tuple[object, ...]",
+    "losses": "dict[str, object]",
+    "usage": "dict[str, object]",
+    "finished": "bool",
+}
+_INT32 = ("rank", "local_rank", "world_size", "group_rank", "attempt", "pid", "ppid")  # as wide as in the tables
+
+
 @dataclass(frozen=True)
 class Process:
     """One process that recorded something. Times are CLOCK_MONOTONIC ns of its host."""
@@ -81,6 +100,7 @@ class Process:
     lost: dict[str, int] = field(default_factory=dict)  # kind -> events dropped because its ring was full
     visible_devices: str = ""  # ASCEND_RT_VISIBLE_DEVICES as it held; empty: all cards, under the driver's numbers
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see in this process
+    events: int = 0  # that stand in the tables
 
     @property
     def is_main(self) -> bool:
@@ -96,9 +116,21 @@ class Process:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Process:
+        """Raises KeyError, TypeError or ValueError for an entry that no aggregator writes."""
         known = {name: entry[name] for name in cls.__dataclass_fields__ if name in entry}
-        known["ring"] = int(entry["ring"], 16)
-        known["parent_ring"] = int(entry["parent_ring"], 16)
+        for name in ("ring", "parent_ring"):
+            known[name] = int(known[name], 16)
+            if not 0 <= known[name] < 1 << 64:
+                raise ValueError(f"{name} is no ring")
+        for name, value in known.items():
+            annotation = str(cls.__annotations__[name])
+            if name not in ("ring", "parent_ring") and not is_of(value, annotation):
+                raise ValueError(f"{name} is {value!r:.100}, which is no {annotation}")
+        for name in _INT32:
+            if known.get(name) is not None and not -(1 << 31) <= known[name] < 1 << 31:
+                raise ValueError(f"{name} is {known[name]}, which is out of range")
+        if max(known.get("world_size", 0), known.get("rank") or 0) > MOST_RANKS:
+            raise ValueError(f"more than {MOST_RANKS:,} ranks")
         return cls(**known)
 
 
@@ -117,19 +149,23 @@ class Run:
         self.path = Path(path)
         self.skipped: list[str] = []
         try:
-            info = plain_json(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+            self._files = Anchor(self.path)
+            info = plain_json(self._files.json("run.json"))
         except FileNotFoundError:
             raise RunError(f"{path}: not a run directory (it has no run.json)") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: run.json cannot be read: {error}") from error
+        except OSError as error:
+            raise RunError(f"{path}: cannot be opened: {error.strerror}") from error
         if not isinstance(info, dict) or info.get("schema") != SCHEMA_VERSION:
             found = info.get("schema") if isinstance(info, dict) else None
             raise RunError(f"{path}: tables of schema {found!r}; this version reads {SCHEMA_VERSION}")
+        for name, annotation in _INFO.items():
+            if name in info and not is_of(info[name], annotation):
+                raise RunError(f"{path}: run.json is damaged: {name} is no {annotation}")
         self.info: dict[str, Any] = info
         try:
-            self.processes = [Process.from_json(entry) for entry in info.get("processes", [])]
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path}: run.json describes a process wrongly: {error!r}") from error
+            self.processes = [Process.from_json(entry) for entry in info.get("processes", ())]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: run.json describes a process wrongly: {error}") from error
         self._defined: dict[str, _Definitions] = {}
         self._frames: dict[int, Frame] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}

@@ -20,7 +20,7 @@ def command(run: str) -> int:
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
-    path = open_run_directory(run)
+    path = open_run_directory(run, to_write=True)
     info = read_run_info(path)
     if not info.get("finished", True):
         say("warning", f"{path} was not finished: what was stored until then is analysed")

@@ -21,7 +21,7 @@ def command(run: str, format_: str) -> int:
 
     RUN is a run directory; the files go below it, beside those that are there, and their names are printed.
     """
-    path = open_run_directory(run)
+    path = open_run_directory(run, to_write=True)
     config = config_of_run(read_run_info(path)).replaced(format=format_)
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:

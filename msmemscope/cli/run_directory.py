@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from msmemscope.collect.config import Config
 from msmemscope.errors import RunError
+from msmemscope.run_files import Anchor, inspect
 
 
-def open_run_directory(text: str) -> Path:
-    """`text` as the path of a run. Raises RunError when it is none; an output directory's runs are then named."""
+def open_run_directory(text: str, *, to_write: bool = False) -> Path:
+    """`text` as the path of a run that can be worked on (run_files.py). Raises RunError when it is none; an output
+    directory's runs are then named."""
     path = Path(text)
     if not path.exists():
         raise RunError(f"{text} is not there: name a run directory, such as memscopeDumpResults/run_...")
@@ -20,7 +21,8 @@ def open_run_directory(text: str) -> Path:
         raise RunError(f"{text} is not a run but a file: name the run directory, the one that holds run.json")
     if not os.access(path, os.R_OK | os.X_OK):
         raise RunError(f"{text} cannot be read: change its mode or ask its owner")
-    if (path / "run.json").is_file():
+    if os.path.lexists(path / "run.json"):
+        inspect(path, to_write=to_write)
         return path
     runs = sorted((found.parent for found in path.glob("*/run.json")), key=lambda run: run.name)
     if runs:
@@ -32,17 +34,18 @@ def open_run_directory(text: str) -> Path:
 def read_run_info(run: Path) -> dict[str, Any]:
     """run.json. Raises RunError when it is not one."""
     try:
-        info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        info = Anchor(run).json("run.json")
     except OSError as error:
         raise RunError(f"cannot read {run / 'run.json'}: {error.strerror}") from None
-    except ValueError as error:
-        raise RunError(f"{run / 'run.json'} is damaged ({error}): take it from a copy of the run") from None
     if not isinstance(info, dict):
         raise RunError(f"{run / 'run.json'} is damaged: it holds no object")
     return info
 
 
 def config_of_run(info: dict[str, Any]) -> Config:
-    """The Config under which the run was recorded; the defaults when run.json holds none."""
+    """The Config under which the run was recorded; the defaults when run.json holds none. RunError for a wrong one."""
     config = info.get("config")
-    return Config.from_dict(config) if isinstance(config, dict) else Config()
+    try:
+        return Config.from_dict(config) if isinstance(config, dict) else Config()
+    except ValueError as error:
+        raise RunError(f"run.json holds a configuration that is none: {error}") from None

@@ -5,11 +5,13 @@ In: parsed values (config.py) or a stored record. Out: the values, and what foll
 
 from __future__ import annotations
 
+from msmemscope.annotations import is_of
 from msmemscope.collect.facts import Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 DEFAULT_OUTPUT = "memscopeDumpResults"
 EVENTS = ("alloc", "free", "launch", "access")  # bit i of upstream's eventType; traceback has no bit
@@ -119,16 +121,60 @@ class Config(Facts):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Config:
-        """The inverse of `as_dict()` (session.json, run.json). Unknown keys are ignored, missing ones default."""
-        known: dict[str, object] = {}
-        for name in cls.__annotations__:
-            if name in values:
-                value = values[name]
-                known[name] = tuple(value) if isinstance(value, list) else value
-        watch = known.get("watch")
-        if isinstance(watch, dict):
-            known["watch"] = Watch(**watch)
-        return cls(**known)  # type: ignore[arg-type]
+        """The inverse of `as_dict()` (session.json, run.json). Unknown keys are ignored, missing ones default.
+
+        Raises ValueError for a value that a field cannot hold.
+        """
+        config = cls(**_known(cls, values))
+        for name, (least, most) in _RANGES.items():
+            value = getattr(config, name)
+            if any(not least <= one <= most for one in (value if isinstance(value, tuple) else (value,))):
+                raise ValueError(f"{name} is {value!r:.100}, which is out of range")
+        for name, words in _WORDS.items():
+            value = getattr(config, name)
+            if not set(words).issuperset(value if isinstance(value, tuple) else (value,)):
+                raise ValueError(f"{name} is {value!r:.100}, which is none of {', '.join(words)}")
+        return config
+
+
+_RANGES = {
+    "steps": (0, MAX_STEP),
+    "oom_top": (1, MAX_OOM_TOP),
+    "python_stack_depth": (0, MAX_STACK_DEPTH),
+    "c_stack_depth": (0, MAX_STACK_DEPTH),
+}
+_WORDS = {
+    "level": LEVELS,
+    "dump_events": EVENTS,
+    "analysis": ANALYSES,
+    "format": FORMATS,
+    "log_level": LOG_LEVELS,
+    "collect_mode": COLLECT_MODES,
+}
+
+
+def _known(cls: type[Facts], values: Mapping[str, object]) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for name, annotation in cls.__annotations__.items():
+        if name not in values:
+            continue
+        value = values[name]
+        if annotation == "Watch | None":
+            if value is not None and not isinstance(value, dict):
+                raise ValueError(f"{name} is no record")
+            known[name] = None if value is None else _watch(value)
+        elif is_of(value, annotation):
+            known[name] = tuple(value) if isinstance(value, list) else value
+        else:
+            raise ValueError(f"{name} is {value!r:.100}, which is no {annotation}")
+    return known
+
+
+def _watch(values: Mapping[str, object]) -> Watch:
+    try:
+        return Watch(**_known(Watch, values))
+    except TypeError as error:
+        raise ValueError(f"watch: {error}") from None
 
 
 _ANALYSIS_NEEDS = {

@@ -29,6 +29,7 @@ from msmemscope.analysis.oom import DeviceUse, find_out_of_memory
 from msmemscope.analysis.segments import SITE_KEY, Mappings, lay_out, segment_sites
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect.settings import Config
+from msmemscope.errors import RunError
 from msmemscope.report.summary import Summary, summarise
 from msmemscope.tables import Run
 from msmemscope.vocabulary import Kind
@@ -52,7 +53,7 @@ def analyse(
     run: Run, config: Config | Mapping[str, Any] | None = None, *, progress: Progress | None = None
 ) -> Analysis:
     """Follows the blocks of a run and looks for leaks, if the configuration has that analysis."""
-    total = sum(int(entry.get("events") or 0) for entry in run.info.get("roll_call") or [])
+    total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:
         if progress is not None:
@@ -149,7 +150,12 @@ def config_of(run: Run, config: Config | Mapping[str, Any] | None = None) -> Con
     if isinstance(config, Config):
         return config
     recorded = config if config is not None else run.info.get("config")
-    return Config.from_dict(recorded) if isinstance(recorded, Mapping) else Config()
+    if not isinstance(recorded, Mapping):
+        return Config()
+    try:
+        return Config.from_dict(recorded)
+    except ValueError as error:
+        raise RunError(f"{run.path}: run.json holds a configuration that is none: {error}") from None
 
 
 def capacity(run: Run) -> dict[str, int]:

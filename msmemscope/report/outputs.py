@@ -103,7 +103,7 @@ def write_outputs(
 
 
 def _write_blocks(run: Run, progress: Progress | None) -> list[Path]:
-    total = sum(int(entry.get("events") or 0) for entry in run.info.get("roll_call") or [])
+    total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:
         if progress is not None:

@@ -166,7 +166,7 @@ def summarise(
         hosts=tuple(sorted({p.host for p in processes})),
         world_size=world,
         ranks=ranks,
-        missing_ranks=tuple(rank for rank in range(world) if rank not in set(ranks)),
+        missing_ranks=tuple(sorted(set(range(world)).difference(ranks))),
         processes=len(processes),
         attempts=1 + max((p.attempt for p in processes), default=0),
         first_step=None if last is None else min(tracked.first_step.values()),

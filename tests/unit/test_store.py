@@ -310,7 +310,7 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no run\.json"):
         Run(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="is damaged"):
         Run(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(RunError, match="schema 99"):
