@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from msmemscope._kernel import BlockLives, BlockTracker
+from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ class Tracked:
         changed: it holds until the site's next row, and before the first it is 0. Use `levels` to read it.
     survivors: site, birth_step, bytes, blocks: what was alive at the end of the last closed step (not now: a program
         frees all it had after its last step), by the step it was born in; of the open step what is alive now. Sorted.
-    steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, start_reserved,
-        end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts, end_ts, complete.
-        One row for every step since the pool's first event; complete is False for the last, still open one.
+    steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, most_bytes,
+        start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
+        end_ts, complete. min_bytes and most_bytes are the least and most behind the step's own events (without any:
+        the level at its start, and 0); peak_bytes is also that at its start. One row for every step since the pool's
+        first event; complete is False for the last, still open one.
     live: process, device_type, device, pool, ptr, size, stack_py, stack_c, step, ts, tid, flags, allocation_id, site:
         every block alive now.
     anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.
@@ -126,13 +129,14 @@ def track(run: Run, *, progress: Callable[[int], None] | None = None, max_points
     tracker = BlockTracker(max_points)
     index = add_processes(tracker, run.processes)
     events = orphans = 0
-    for batch in run.events(columns=[*TRACKER_COLUMNS, "ring"]):
-        columns = event_columns(batch)
+    ends = {number: StepEnds() for number in index.values()}
+    for batch in run.events(columns=[*TRACKER_COLUMNS, "aux", "ring"]):
+        columns = event_columns(batch, (*TRACKER_COLUMNS, "aux"))
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             part = {name: column[rows] for name, column in columns.items()}
             n = len(part["kind"])
             if ring in index:
-                tracker.feed(index[ring], n, part)
+                feed(tracker, index[ring], part, ends[index[ring]])
                 events += n
             else:
                 orphans += n
@@ -140,6 +144,27 @@ def track(run: Run, *, progress: Callable[[int], None] | None = None, max_points
             progress(events + orphans)
     finish(tracker, run.processes)
     return tracked(tracker, run.processes, events=events, orphans=orphans)
+
+
+def feed(
+    tracker: BlockTracker, process: int, columns: Table, ends: StepEnds, *, until: int | None = None
+) -> tuple[int, bool]:
+    """Feeds one process's events, and closes its steps also where a range ends. With `until`, stops behind the end of
+    that step. Returns how many events were fed, and whether that step has ended."""
+    begin, n = 0, len(columns["kind"])
+    for row, step in ends.ends(columns):
+        _feed_rows(tracker, process, columns, begin, row + 1)
+        tracker.advance(process, step + 1)
+        begin = row + 1
+        if step == until:
+            return begin, True
+    _feed_rows(tracker, process, columns, begin, n)
+    return n, False
+
+
+def _feed_rows(tracker: BlockTracker, process: int, columns: Table, begin: int, end: int) -> None:
+    whole = begin == 0 and end == len(columns["kind"])
+    tracker.feed(process, end - begin, columns if whole else {k: column[begin:end] for k, column in columns.items()})
 
 
 def add_processes(tracker: BlockTracker | BlockLives, processes: Sequence[Process]) -> dict[int, int]:

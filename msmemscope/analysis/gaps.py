@@ -4,9 +4,9 @@ Flows in: the block tracker's table of steps, one row per process, device, pool 
 device and pool the steps with the smallest and the largest ratio of minimum to maximum (upstream's MinGap and MaxGap),
 and what every step left behind.
 
-Upstream's rule is kept (the warm-up, steps 0 and 1, does not count; the first of equal steps is named); its faults are
-not: a step ends where the next one begins and not at any nested range, and the values at the edges of a step count as
-well as those at its events.
+Upstream's rule is kept (the warm-up, steps 0 and 1, does not count; only levels behind the step's own events do, so not
+what it began with; the first of equal steps is named); its fault is not: a step ends with its own range or where the
+next one begins, and not at any nested range.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gap:
     """One end of the range of ratios."""
 
     ratio: float
-    """Minimum / maximum of allocated bytes within the step, 0 to 1."""
+    """Minimum / maximum of allocated bytes behind the step's events, 0 to 1."""
     min_bytes: int
     max_bytes: int
     step: int
@@ -48,13 +48,13 @@ class PoolGaps:
     """None when no step of the pool counts: upstream prints zeros then."""
     largest: Gap | None
     empty_steps: int
-    """Steps in which the pool never held a byte; their ratio is undefined and they are left out."""
+    """Steps in which nothing happened in the pool, or it never held a byte: they have no ratio and are left out."""
 
 
 def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
     """MinGap and MaxGap per process, device and pool, ordered by those; complete steps from `first_step` on only.
 
-    `steps` holds at least process, device_type, device, pool, step, min_bytes, peak_bytes and complete, in any order of
+    `steps` holds at least process, device_type, device, pool, step, min_bytes, most_bytes and complete, in any order of
     rows.
     """
     if not len(steps["step"]):
@@ -62,7 +62,7 @@ def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
     order = np.lexsort((steps["step"], steps["pool"], steps["device"], steps["device_type"], steps["process"]))
     step = np.asarray(steps["step"])[order].astype(np.int64)
     low = np.asarray(steps["min_bytes"])[order].astype(np.int64)
-    high = np.asarray(steps["peak_bytes"])[order].astype(np.int64)
+    high = np.asarray(steps["most_bytes"])[order].astype(np.int64)
     counts = np.asarray(steps["complete"])[order].astype(bool) & (step >= first_step)
     keys = np.stack([np.asarray(steps[name])[order] for name in ("process", "device_type", "device", "pool")], axis=1)
     begins = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])

@@ -19,6 +19,7 @@ from msmemscope.analysis.blocks import (
     Tracked,
     add_processes,
     event_columns,
+    feed,
     rows_by_ring,
     track,
 )
@@ -27,6 +28,8 @@ from msmemscope.analysis.incidents import Incidents, find_incidents
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.analysis.oom import DeviceUse, find_out_of_memory
 from msmemscope.analysis.segments import SITE_KEY, Mappings, lay_out, segment_sites
+from msmemscope.analysis.step_ends import KINDS as STEP_KINDS
+from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError
@@ -112,17 +115,23 @@ def alive_at_last_step(run: Run, tracked: Tracked) -> tuple[Table, dict[int, Map
     tracker = BlockTracker(_FEW_POINTS)
     index = add_processes(tracker, run.processes)
     mappings: dict[int, Mappings] = {}
-    names = (*TRACKER_COLUMNS, "attr")
-    for batch in run.events(columns=[*names, "ring"], kinds=(Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP)):
+    ends = {number: StepEnds() for number in index.values()}
+    ended: set[int] = set()  # processes whose last complete step has ended with its range
+    names = (*TRACKER_COLUMNS, "attr", "aux")
+    kinds = (Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP, *STEP_KINDS)
+    for batch in run.events(columns=[*names, "ring"], kinds=kinds):
         columns = event_columns(batch, names)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             process = index.get(ring)
-            if process is None:
+            if process is None or process in ended:
                 continue
-            until = columns["step"][rows] <= tracked.last_complete_step.get(process, -1)
+            last = tracked.last_complete_step.get(process, -1)
+            until = columns["step"][rows] <= last
             part = {name: column[rows][until] for name, column in columns.items()}
-            tracker.feed(process, len(part["kind"]), part)
-            mappings.setdefault(process, Mappings()).take(part)
+            fed, at_end = feed(tracker, process, part, ends[process], until=last)
+            if at_end:
+                ended.add(process)
+            mappings.setdefault(process, Mappings()).take({name: column[:fed] for name, column in part.items()})
     return tracker.live(), mappings
 
 

@@ -60,6 +60,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
         if (step > process.step) close_steps(process, step, process.last_ts);
+        process.told_step = std::max(process.told_step, step);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
 
@@ -71,7 +72,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
             if (pool == nullptr || pool->device != device || pool->pool != pool_kind ||
                 pool->device_type != device_type)
                 pool = &obtain_pool(process, device_type, device, pool_kind);
-            if (step < process.step) process.count(Anomaly::LATE_STEP);
+            if (step < process.told_step) process.count(Anomaly::LATE_STEP);
             if (kind == kMalloc)
                 on_malloc(process, *pool, events, row, outcome);
             else
@@ -147,7 +148,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     open.allocs += 1;
     open.alloc_bytes += static_cast<u64>(size);
     open.end_bytes += size;
-    open.peak_bytes = std::max(open.peak_bytes, open.end_bytes);
+    open.note_level();
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -171,6 +172,7 @@ void BlockTracker::on_free(Process& process, PoolState& pool, const EventColumns
     outcome.allocation_id = block->id;
     outcome.size = block->size;
     end_block(process, pool, *block);
+    pool.open.note_level();
     pool.blocks.erase(block);
     if (pool.ordered != nullptr) pool.ordered->erase(ptr);
 }
@@ -211,7 +213,6 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     open.frees += 1;
     open.freed_bytes += static_cast<u64>(block.size);
     open.end_bytes -= block.size;
-    open.min_bytes = std::min(open.min_bytes, open.end_bytes);
 }
 
 void BlockTracker::mark_dirty(Process& process, Site& site, u32 id) {
@@ -298,6 +299,14 @@ void BlockTracker::begin_clock(Process& process, u64 ts) {
     process.clocked = true;
     process.first_ts = process.step_start_ts = ts;
     for (const u32 index : process.pools) pools_[index]->open.start_ts = ts;
+}
+
+// Behind every event that changed `end_bytes`. While an address is given out again there is no level in between.
+void BlockTracker::StepRow::note_level() noexcept {
+    min_bytes = has_level ? std::min(min_bytes, end_bytes) : end_bytes;
+    most_bytes = has_level ? std::max(most_bytes, end_bytes) : end_bytes;
+    has_level = true;
+    peak_bytes = std::max(peak_bytes, end_bytes);
 }
 
 BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noexcept {
@@ -513,6 +522,7 @@ StepTable BlockTracker::steps() const {
             table.end_bytes.push_back(row.end_bytes);
             table.peak_bytes.push_back(row.peak_bytes);
             table.min_bytes.push_back(row.min_bytes);
+            table.most_bytes.push_back(row.most_bytes);
             table.start_reserved.push_back(row.start_reserved);
             table.end_reserved.push_back(row.end_reserved);
             table.peak_reserved.push_back(row.peak_reserved);

@@ -111,7 +111,8 @@ public:
     void feed(u32 process, const EventColumns& events, EnrichTable* enriched);
 
     // Closes the steps of `process` before `step` without an event: a child hears of its rank's steps only when it
-    // allocates, so at the end of a run it must be brought to the step its rank has reached.
+    // allocates, so at the end of a run it must be brought to the step its rank has reached; and a step that is a range
+    // ends with it. Events that still carry a closed step then count to the open one.
     void advance(u32 process, u32 step);
 
     // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
@@ -156,11 +157,13 @@ private:
 
     struct StepRow {
         u32 step = 0;
-        i64 start_bytes = 0, end_bytes = 0, peak_bytes = 0, min_bytes = 0;
+        i64 start_bytes = 0, end_bytes = 0, peak_bytes = 0, min_bytes = 0, most_bytes = 0;
         i64 start_reserved = kUnknown, end_reserved = kUnknown, peak_reserved = kUnknown;
         u64 allocs = 0, frees = 0, alloc_bytes = 0, freed_bytes = 0;
         u64 start_ts = 0, end_ts = 0;
 
+        bool has_level = false;  // something happened in it
+        void note_level() noexcept;
         // The next step, with nothing happened in it yet.
         StepRow next(u32 number, u64 ts) const noexcept;
     };
@@ -203,6 +206,7 @@ private:
         bool started = false;
         bool clocked = false;  // an event has told the time
         u32 first_step = 0, step = 0;
+        u32 told_step = 0;  // the greatest that an event carried; `step` is greater when advance() closed it
         u64 events = 0, allocs = 0;
         u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0;
         std::vector<u32> pools;   // indices into pools_

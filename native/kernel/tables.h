@@ -66,6 +66,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, end_bytes)            \
     X(i64, peak_bytes)           \
     X(i64, min_bytes)            \
+    X(i64, most_bytes)           \
     X(i64, start_reserved)       \
     X(i64, end_reserved)         \
     X(i64, peak_reserved)        \

@@ -117,6 +117,7 @@ class Model:
         self.live: dict[tuple[int, ...], dict[str, int]] = {}  # (*pool, ptr) -> block
         self.sites: dict[tuple[int, ...], ModelSite] = {}  # (*pool, stack_py, stack_c) -> site
         self.steps: dict[tuple[int, ...], list[dict[str, int]]] = {}  # pool -> rows, the last one open
+        self.touched: set[int] = set()  # rows of steps in which something happened, by id()
         self.anomalies: Counter[tuple[int, str]] = Counter()
         self.anomaly_bytes: Counter[tuple[int, str]] = Counter()
 
@@ -177,7 +178,7 @@ class Model:
         row["allocs"] += 1
         row["alloc_bytes"] += event.size
         row["end_bytes"] += event.size
-        row["peak_bytes"] = max(row["peak_bytes"], row["end_bytes"])
+        self.note_level(row)
         return process.allocs, event.size, *((old["allocation_id"], old["size"]) if old else (0, 0))
 
     def free(self, pool: tuple[int, ...], event: Event) -> tuple[int, int, int, int]:
@@ -191,6 +192,7 @@ class Model:
         if event.size > 0 and block["size"] > 0 and event.size != block["size"]:
             self.anomaly(pool[0], "size_mismatch", abs(event.size - block["size"]))
         self.end(pool, event.ptr)
+        self.note_level(self.steps[pool][-1])
         return block["allocation_id"], block["size"], 0, 0
 
     def access(self, process: int, event: Event) -> Enriched:
@@ -212,7 +214,14 @@ class Model:
         row["frees"] += 1
         row["freed_bytes"] += block["size"]
         row["end_bytes"] -= block["size"]
-        row["min_bytes"] = min(row["min_bytes"], row["end_bytes"])
+
+    def note_level(self, row: dict[str, int]) -> None:
+        """Least and most are of the levels behind the step's own events; the peak is also that at its start."""
+        now, first = row["end_bytes"], id(row) not in self.touched
+        self.touched.add(id(row))
+        row["min_bytes"] = now if first else min(row["min_bytes"], now)
+        row["most_bytes"] = now if first else max(row["most_bytes"], now)
+        row["peak_bytes"] = max(row["peak_bytes"], now)
 
     def advance(self, process: int, step: int) -> None:
         state = self.processes[process]
@@ -234,6 +243,7 @@ class Model:
         return {
             "step": step,
             **dict.fromkeys(("start_bytes", "end_bytes", "peak_bytes", "min_bytes"), level),
+            "most_bytes": 0,
             **dict.fromkeys(("start_reserved", "end_reserved", "peak_reserved"), reserved),
             **dict.fromkeys(("allocs", "frees", "alloc_bytes", "freed_bytes"), 0),
             "start_ts": ts,
@@ -694,7 +704,7 @@ class FakeRun:
         for at in range(0, len(self._events), self._batch):
             part = self._events[at : at + self._batch]
             arrays = {
-                name: pa.array([getattr(event, name) for _, event in part], pa.from_numpy_dtype(EVENT_COLUMNS[name]))
+                name: pa.array([getattr(event, name, 0) for _, event in part], pa.from_numpy_dtype(EVENT_COLUMNS[name]))
                 for name in columns
                 if name != "ring"
             }

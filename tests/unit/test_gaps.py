@@ -22,7 +22,7 @@ def steps_table(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         "start_bytes": 0,
         "end_bytes": 0,
         "min_bytes": 0,
-        "peak_bytes": 0,
+        "most_bytes": 0,
         "complete": True,
     }
     return {name: np.array([{**defaults, **row}[name] for row in rows]) for name in defaults}
@@ -31,12 +31,12 @@ def steps_table(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 def test_smallest_and_largest_ratio_are_named_with_their_steps():
     table = steps_table(
         [
-            {"step": 0, "min_bytes": 0, "peak_bytes": 9 * MIB},
-            {"step": 1, "min_bytes": 0, "peak_bytes": 10 * MIB},
-            {"step": 2, "min_bytes": 4 * MIB, "peak_bytes": 10 * MIB},
-            {"step": 3, "min_bytes": 5 * MIB, "peak_bytes": 10 * MIB},
-            {"step": 4, "min_bytes": 2 * MIB, "peak_bytes": 8 * MIB},
-            {"step": 5, "min_bytes": 5 * MIB, "peak_bytes": 10 * MIB},
+            {"step": 0, "min_bytes": 0, "most_bytes": 9 * MIB},
+            {"step": 1, "min_bytes": 0, "most_bytes": 10 * MIB},
+            {"step": 2, "min_bytes": 4 * MIB, "most_bytes": 10 * MIB},
+            {"step": 3, "min_bytes": 5 * MIB, "most_bytes": 10 * MIB},
+            {"step": 4, "min_bytes": 2 * MIB, "most_bytes": 8 * MIB},
+            {"step": 5, "min_bytes": 5 * MIB, "most_bytes": 10 * MIB},
         ]
     )
     (gaps,) = gap_table(table)
@@ -48,10 +48,10 @@ def test_smallest_and_largest_ratio_are_named_with_their_steps():
 def test_warm_up_and_the_open_step_do_not_count():
     table = steps_table(
         [
-            {"step": 0, "min_bytes": 1, "peak_bytes": 100},
-            {"step": 1, "min_bytes": 1, "peak_bytes": 100},
-            {"step": 2, "min_bytes": 50, "peak_bytes": 100},
-            {"step": 3, "min_bytes": 100, "peak_bytes": 100, "complete": False},
+            {"step": 0, "min_bytes": 1, "most_bytes": 100},
+            {"step": 1, "min_bytes": 1, "most_bytes": 100},
+            {"step": 2, "min_bytes": 50, "most_bytes": 100},
+            {"step": 3, "min_bytes": 100, "most_bytes": 100, "complete": False},
         ]
     )
     (gaps,) = gap_table(table)
@@ -60,7 +60,7 @@ def test_warm_up_and_the_open_step_do_not_count():
 
 def test_every_pool_device_and_process_has_its_own_table_whatever_the_order_of_rows():
     rows = [
-        {"process": p, "device": d, "pool": int(pool), "step": s, "min_bytes": 10 * s + d, "peak_bytes": 100 + p}
+        {"process": p, "device": d, "pool": int(pool), "step": s, "min_bytes": 10 * s + d, "most_bytes": 100 + p}
         for p in (0, 1)
         for d in (0, 1)
         for pool in (Pool.PTA, Pool.ATB, Pool.PTA_WORKSPACE)
@@ -79,7 +79,7 @@ def test_every_pool_device_and_process_has_its_own_table_whatever_the_order_of_r
 def test_a_pool_that_is_empty_has_no_ratio():
     (gaps,) = gap_table(steps_table([{"step": 2}, {"step": 3}]))
     assert (gaps.smallest, gaps.largest, gaps.empty_steps) == (None, None, 2)
-    (gaps,) = gap_table(steps_table([{"step": 2}, {"step": 3, "min_bytes": 3, "peak_bytes": 4}]))
+    (gaps,) = gap_table(steps_table([{"step": 2}, {"step": 3, "min_bytes": 3, "most_bytes": 4}]))
     assert gaps.smallest == Gap(0.75, 3, 4, 3)
     assert gaps.empty_steps == 1
 
