@@ -1,7 +1,8 @@
 """The newest sample of memory use at a time.
 
 In: a run's usage table. Out: for a process, a device and times, what was known then. A figure counts from its own time
-on; before the first sample nothing is known.
+on, the first one also for what happened up to LEAD_NS before it: the samples of a card begin with the first event that
+names it, and a short run may have no other. Earlier nothing is known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _FIGURES = ("used", "total", "process_used")
 UNKNOWN = -1
+LEAD_NS = 1_000_000_000
 
 
 class UsageIndex:
@@ -48,7 +50,13 @@ class UsageIndex:
             return {name: np.full(len(ts), UNKNOWN, np.int64) for name in _FIGURES}
         times, figures = series
         at = np.searchsorted(times, ts, side="right") - 1
+        at[(at < 0) & (ts.astype(np.uint64) + np.uint64(LEAD_NS) >= times[0])] = 0
         return {name: np.where(at >= 0, values[np.maximum(at, 0)], UNKNOWN) for name, values in figures.items()}
+
+    def cards(self, ring: int) -> list[str]:
+        """The devices of a process that are sampled, but for the host; the lowest number first."""
+        found = [device for owner, device in self._series if owner == ring and ":" in device]
+        return sorted(found, key=lambda name: (len(name), name))
 
     def at(self, ring: int, device: str, ts: int) -> DeviceUse:
         """The same for one time."""

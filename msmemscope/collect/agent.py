@@ -246,6 +246,7 @@ class Agent:
             say(f"{path.name} is left out: {reasons.get(error.errno or 0, error.strerror)}")
             return
         self._feeds[path.name] = self._by_id[feed.id] = feed
+        self._next_usage = 0.0  # a short process may not be there at the next sample
 
     def _decide_to_finish(self, now: float) -> None:
         if self._finishing is not None:
@@ -280,7 +281,10 @@ class Agent:
                 self._wait_for_hole(feed, now)
                 continue
             feed.last_cut = now
+            named = len(feed.npus)
             feed.note_npus(cut, now)
+            if len(feed.npus) > named:
+                self._next_usage = 0.0  # its cards are sampled from now on
             feed.sent = cut["offset"] + cut["length"]
             window -= cut["length"]
             more |= feed.reader.head - feed.sent >= max_bytes
@@ -342,7 +346,7 @@ class Agent:
             self._check_ends()
             if not waits:
                 self._send("ping", clock=time.monotonic_ns())
-        if now >= self._next_usage:
+        if now >= self._next_usage or self._usage.has_first:
             self._next_usage = now + self._settings.usage_s
             self._sample()
 
@@ -351,15 +355,21 @@ class Agent:
         for feed in self._open_feeds():
             if feed.changed_identity() and not feed.final_sent:
                 self._announce(feed)
-            ended = self._finishing is not None or not feed.reader.alive()
-            if ended and feed.drained and not feed.final_sent:
-                feed.changed_identity()
-                feed.final_sent = True
-                self._announce(feed, final=True)
+        ended = [feed for feed in self._open_feeds() if self._has_ended(feed)]
+        if ended:
+            self._sample()  # once more, while they can be told
+        for feed in ended:
+            feed.changed_identity()
+            feed.final_sent = True
+            self._announce(feed, final=True)
         if self._finishing is not None and not self._said_bye and not self._open_feeds():
             self._said_bye = True
             self._asked = time.monotonic()
             self._send("bye", host=self._host, left_out=self._left_out)
+
+    def _has_ended(self, feed: Feed) -> bool:
+        """Its last event is stored, and that was not told yet."""
+        return (self._finishing is not None or not feed.reader.alive()) and feed.drained and not feed.final_sent
 
     def _sample(self) -> None:
         """Memory of every process that records, and of its cards."""

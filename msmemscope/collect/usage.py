@@ -5,6 +5,9 @@ messages (wire.py). Host memory is read on the agent's own thread, which takes m
 thread of their own, begun with the first NPU event: the driver may take its time, fail or never return, and batches
 must not wait. A call that does not return within HANGS_S is the last one that is made.
 
+Runs may be short: the host is sampled as soon as a ring is there, the cards as soon as an event names one, and the last
+sample of a card counts also when its process has ended meanwhile.
+
 A row is only sent when it says something new: when a figure moved by STEP_BYTES, or after `renew_s`. A day of eight
 ranks at rest is then some ten thousand rows, not millions.
 """
@@ -138,6 +141,12 @@ class Usage:
         self._cards_ts = 0
         self._told = ""  # of gave_up
         self._sent: dict[tuple[int, str], tuple[int, tuple[int | None, ...]]] = {}
+        self._alive: dict[int, tuple[int, int]] = {}  # ring -> (ts, rss) when its process was last seen
+
+    @property
+    def has_first(self) -> bool:
+        """The first sample of the cards has come and was not told yet."""
+        return self._cards is not None and self._cards_ts == 0 and self._cards.newest() is not None
 
     @property
     def gave_up(self) -> str:
@@ -167,6 +176,8 @@ class Usage:
         used, total = _node_memory()
         for process in known:
             rss = _rss(process.pid)
+            if rss:
+                self._alive[process.ring] = (ts, rss)
             if rss and self._is_news(process.ring, "cpu", ts, (rss, rss)):
                 rows.append([process.ring, process.pid, ts, "cpu", used, total, rss, rss])
         return rows
@@ -189,8 +200,9 @@ class Usage:
                 if card.device not in process.npus and held is None:
                     continue
                 name = f"npu:{card.device}"
-                rss = _rss(process.pid) or None
-                if rss and self._is_news(process.ring, name, sample.ts, (card.used, held)):
+                seen, rss = self._alive.get(process.ring, (0, 0))
+                lived = held is not None or sample.ts <= seen
+                if rss and lived and self._is_news(process.ring, name, sample.ts, (card.used, held)):
                     rows.append([process.ring, process.pid, sample.ts, name, card.used, card.total, held, rss])
         return rows
 
@@ -206,6 +218,8 @@ class Usage:
         rings = {process.ring for process in known}
         for key in [key for key in self._sent if key[0] not in rings]:
             del self._sent[key]
+        for ring in self._alive.keys() - rings:
+            del self._alive[ring]
 
 
 def in_own_pid_namespace() -> bool:

@@ -14,7 +14,7 @@ What holds in every file, where upstream's did not:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import numpy as np
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, rows_by_ring
 from msmemscope.analysis.findings import device_name
+from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.report.analysed import Progress
 from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
@@ -31,6 +32,7 @@ from msmemscope.report.dump_rows import (
     CPU,
     DUMPED_KINDS,
     IS_DUMPED,
+    IS_MARK,
     IS_MEMORY,
     IS_SHARED,
     NOT_APPLICABLE,
@@ -43,7 +45,7 @@ from msmemscope.report.dump_rows import (
     stack_text,
 )
 from msmemscope.report.process_directories import ProcessDirectories, time_in_names
-from msmemscope.vocabulary import EVENT_COLUMNS, Flag, Kind, Pool, StepSource, SystemEvent
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
     from msmemscope.analysis.incidents import Incident
@@ -59,6 +61,8 @@ EVENTS = ("alloc", "free", "launch", "access")  # the words of --events
 _WINDOW = 16_384
 _MOST_HELD = 1 << 20  # rows, while blocks from before recording began are coming in
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
+
+_CACHING_POOLS = (Pool.PTA, Pool.MINDSPORE, Pool.CUDA)  # of which upstream's snapshots tell
 
 _SAMPLED = {"process_used": "process_used", "device_used": "used", "device_total": "total"}
 
@@ -78,12 +82,18 @@ class Selection:
     steps: frozenset[int] = frozenset()
     stack_depth: int | None = None  # innermost frames per row; None: as recorded
     owners: bool = False  # MALLOC rows say whose they are
+    devices: tuple[str, ...] = ()  # the words of --device; empty: all
     launched: bool = False  # recording began with the program, on nobody's call: that START_TRACE has no row
     oom_top: int = 0  # so many newest and largest blocks below the first failure of an incident
 
     def kinds(self) -> list[int]:
         left_out = {kind for word, kinds in _KIND_OF_WORD.items() if word not in self.events for kind in kinds}
         return [int(kind) for kind in DUMPED_KINDS if kind not in left_out]
+
+    def has_device(self, home: str) -> bool:
+        """Whether `home`, a Device Id, was asked for."""
+        words = set(self.devices)
+        return not words or not words.isdisjoint({"auto", home, f"npu:{home}", *(() if home == CPU else ("npu",))})
 
 
 @dataclass
@@ -113,7 +123,6 @@ def write_dumps(
     report = DumpReport()
     selection = selection or Selection()
     usage = UsageIndex(run)
-    failures = {(one.process.ring, one.first.ts, one.tid): one for one in incidents} if selection.oom_top else {}
     directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
     wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
     for done, rank in enumerate(wanted):
@@ -134,7 +143,7 @@ def write_dumps(
                 selection,
                 report,
                 usage,
-                {key[1:]: one for key, one in failures.items() if key[0] == process.ring},
+                [incident for incident in incidents if incident.process.ring == process.ring],
             )
         try:
             for ring, columns in events_of_rank(run, rank):
@@ -238,7 +247,7 @@ class _ProcessWriter:
         selection: Selection,
         report: DumpReport,
         usage: UsageIndex,
-        incidents: Mapping[tuple[int, int], Incident],
+        incidents: Sequence[Incident],
     ) -> None:
         self._process = process
         self._index = index
@@ -249,7 +258,13 @@ class _ProcessWriter:
         self._selection = selection
         self._report = report
         self._usage = usage
-        self._incidents = incidents  # by time and thread of their first failure
+        # By time and thread of the first failure, and of every one: what the device said at one of them.
+        self._incidents = {(one.first.ts, one.tid): one for one in incidents} if selection.oom_top else {}
+        self._said = {
+            (failure.ts, one.tid): use for one in incidents if (use := one.device_use) for failure in one.failures
+        }
+        self._ends = StepEnds()
+        self._levels = PoolLevels()
         self._start_unseen = selection.launched
         self._kinds = kind_mask(selection.kinds())
         self._steps = np.array(sorted(selection.steps), np.uint32)
@@ -290,7 +305,7 @@ class _ProcessWriter:
         # Upstream has a STEP row for msmemscope.step() only; its other steps are seen by their mstx ranges.
         keep &= (columns["kind"] != Kind.STEP) | (columns["aux"] == StepSource.API)
         if len(self._steps):
-            inside = np.isin(columns["step"], self._steps)
+            inside = np.isin(columns["step"], self._steps) & ~self._ends.outside(columns)
             free = columns["kind"] == Kind.FREE
             keep &= inside | free | (columns["kind"] == Kind.SYSTEM)
             columns = {
@@ -327,9 +342,9 @@ class _ProcessWriter:
             unknown = (rows["kind"] == Kind.FREE) & (rows["allocation_id"] == 0)
             self._report.unknown_frees += int(unknown.sum())
             rows = self._with_frees_of_replaced_blocks(rows, known)
-            rows = self._with_blocks_of_incidents(rows)
+            rows = self._with_blocks_of_incidents(_with_snapshots(rows))
             keep = (rows["kind"] != Kind.FREE) | (rows["allocation_id"] != 0)
-            self._write(rows if keep.all() else {name: column[keep] for name, column in rows.items()})
+            self._write_with_levels(rows if keep.all() else {name: column[keep] for name, column in rows.items()})
 
     @staticmethod
     def _unwatched(n: int) -> Columns:
@@ -379,6 +394,17 @@ class _ProcessWriter:
         columns["attr"] = (incident.alive["ts"][chosen] + np.uint64(self._process.wall_offset_ns)).astype(np.uint64)
         return columns
 
+    def _write_with_levels(self, rows: Columns) -> None:
+        """Writes rows, and into our own snapshots what the pools have by then."""
+        begin = 0
+        for at in np.flatnonzero(_is_made_snapshot(rows)).tolist():
+            self._write(_cut(rows, begin, at))
+            home = device_id(int(rows["device_type"][at]), int(rows["device"][at]))
+            for name, value in self._levels.of(home).items():
+                rows[name][at] = value
+            begin = at
+        self._write(_cut(rows, begin, len(rows["ts"])))
+
     def _write(self, rows: Columns) -> None:
         """Times, running sums and ids; then every file its rows."""
         if not len(rows["ts"]):
@@ -387,7 +413,7 @@ class _ProcessWriter:
         rows["ts"] = self._later_and_later(rows["ts"])
         homes = self._homes(rows)
         rows["used"], rows["pool_live"] = self._running_sums(rows, homes)
-        keep = self._kinds[rows["kind"]]
+        keep = self._kinds[rows["kind"]] & self._asked_for(rows, homes)
         rows = {name: column[keep] for name, column in rows.items()}
         homes = homes[keep]
         n = len(homes)
@@ -414,8 +440,17 @@ class _ProcessWriter:
         self._files[home] = file
         return file
 
+    def _asked_for(self, rows: Columns, homes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Marks and ranges are recorded whatever the device, because steps are among them; but another card's have no
+        row where --device left it out."""
+        unasked = [home for home in _present(homes) if home and not self._selection.has_device(home)]
+        if not unasked:
+            return np.ones(len(homes), bool)
+        named = rows["device_type"] == DeviceType.NPU
+        return np.asarray(~(IS_MARK[rows["kind"]] & named & np.isin(homes, unasked)))
+
     def _samples(self, rows: Columns) -> Columns:
-        """process_used, device_used and device_total of every row, -1 where no sample says them."""
+        """process_used, device_used and device_total of every row, -1 where nobody says them."""
         found = {name: np.full(len(rows["ts"]), -1, np.int64) for name in _SAMPLED}
         codes = rows["device_type"].astype(np.int64) << 16 | (rows["device"].astype(np.int64) + 1)
         for code in distinct_codes(codes)[0] if len(self._usage) else ():
@@ -426,7 +461,23 @@ class _ProcessWriter:
                 # The node's memory is not a card's: of the host only the process's own is told.
                 if device != CPU or name == "process_used":
                     found[name][at] = use[source]
+        for at in np.flatnonzero(_is_made_snapshot(rows)).tolist():
+            if (said := self._said.get((int(rows["ts"][at]), int(rows["tid"][at])))) is not None:
+                found["device_used"][at], found["device_total"][at] = said
+        starts = (rows["kind"] == Kind.SYSTEM) & (rows["aux"] == SystemEvent.START_TRACE)
+        for at in np.flatnonzero(starts).tolist():
+            found["device_used"][at], found["device_total"][at] = self._card_at_start(rows, at)
         return found
+
+    def _card_at_start(self, rows: Columns, at: int) -> tuple[int, int]:
+        """Used and total of the card: what the process itself was told, else the sample of its first card."""
+        if rows["total"][at] >= 0:
+            return int(rows["used"][at]), int(rows["total"][at])
+        for device in self._usage.cards(self._process.ring):
+            use = self._usage.at(self._process.ring, device, int(rows["ts"][at]))
+            if use.used is not None and use.total is not None:
+                return use.used, use.total
+        return -1, -1
 
     def _later_and_later(self, ts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Wall clock; every row at least one nanosecond after the one before."""
@@ -467,6 +518,7 @@ class _ProcessWriter:
             for code in pools:
                 at = np.flatnonzero(here & (codes == code))
                 pool_live[at] = self._accumulate(self._pool_live, (home, code), delta[at])
+                self._levels.note(home, code >> 8, pool_live[at], rows["total"][at])
             for name in set(types.values()):
                 at = np.flatnonzero(here & np.isin(codes, [code for code in pools if types[code] == name]))
                 used[at] = self._accumulate(self._used, (home, name), delta[at])
@@ -477,6 +529,45 @@ class _ProcessWriter:
         running = np.cumsum(delta) + sums.get(key, 0)
         sums[key] = int(running[-1])
         return running
+
+
+class PoolLevels:
+    """What the frameworks' pools of a process hold and have from the driver, and the most of either so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], dict[str, int]] = {}  # by Device Id and pool
+
+    def note(self, home: str, pool: int, live: np.ndarray[Any, Any], reserved: np.ndarray[Any, Any]) -> None:
+        if pool not in _CACHING_POOLS:
+            return
+        levels = self._known.setdefault((home, pool), dict.fromkeys(("used", "total", "ptr", "size"), 0))
+        levels["used"] = int(live[-1])
+        levels["ptr"] = max(levels["ptr"], int(live.max()))
+        if len(said := reserved[reserved >= 0]):
+            levels["total"] = int(said[-1])
+            levels["size"] = max(levels["size"], int(said.max()))
+
+    def of(self, home: str) -> dict[str, int]:
+        """The columns of a SNAPSHOT: used and total, ptr and size their peaks. The sum, where there are several."""
+        mine = [levels for (device, _), levels in self._known.items() if device == home]
+        return {name: sum(levels[name] for levels in mine) for name in ("used", "total", "ptr", "size")}
+
+
+def _is_made_snapshot(rows: Columns) -> np.ndarray[Any, Any]:
+    return np.asarray((rows["kind"] == Kind.SNAPSHOT) & (rows["flags"] & Flag.SYNTHETIC != 0))
+
+
+def _with_snapshots(rows: Columns) -> Columns:
+    """Ahead of every request that the driver of a card refused, as upstream takes it: what the pools had by then."""
+    refused = (rows["kind"] == Kind.OOM) & (rows["aux"] == 0) & (rows["device_type"] != DeviceType.CPU)
+    at = np.flatnonzero(refused & np.isin(rows["pool"], (Pool.HAL, Pool.CUDA_DRIVER)))
+    if not len(at):
+        return rows
+    new = {name: np.insert(column, at, column[at]) for name, column in rows.items()}
+    place = at + np.arange(len(at))
+    new["kind"][place] = Kind.SNAPSHOT
+    new["flags"][place] = Flag.SYNTHETIC
+    return new
 
 
 def _frees_of(live: dict[str, Any]) -> Columns:

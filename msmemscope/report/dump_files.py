@@ -39,7 +39,8 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._temporary = _temporary(path)
-        self._file = os.fdopen(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        self._temporary.unlink(missing_ok=True)
+        self._file = os.fdopen(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, rows: Rows) -> None:
@@ -85,7 +86,7 @@ class DbFile:
         self.path = path
         self._temporary = _temporary(path)
         self._remove_temporary()
-        os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         self._db = sqlite3.connect(self._temporary, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")

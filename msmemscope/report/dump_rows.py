@@ -59,6 +59,7 @@ DUMPED_KINDS = (
     Kind.OOM,
     Kind.SYSTEM,
 )
+MARK_KINDS = (Kind.MARK, Kind.RANGE_START, Kind.RANGE_END)
 SHARED_KINDS = (Kind.STEP, Kind.SYSTEM)  # these stand in every device file of the process
 
 Columns = dict[str, np.ndarray[Any, Any]]
@@ -278,12 +279,23 @@ class RowBuilder:
             for step, aux in zip(steps.tolist(), columns["aux"].tolist(), strict=True)
         ]
         numbers = pc.if_else(pa.array(steps), _numbers(columns["step"]), _constant(NOT_APPLICABLE, n))
-        return _constant("SYSTEM", n), _texts(types), numbers, _constant(NOT_APPLICABLE, n), self._no_attr(n)
+        attrs = self._no_attr(n)
+        # Only the rows of START_TRACE have figures of a card here (dump.py).
+        started = (columns["aux"] == SystemEvent.START_TRACE) & ~steps & (columns["device_total"] >= 0)
+        if started.any():
+            free, total = columns["device_total"] - columns["device_used"], columns["device_total"]
+            card = self._attrs([("free", _numbers(free)), ("total", _numbers(total))])
+            attrs = pc.if_else(pa.array(started), card, attrs)
+        return _constant("SYSTEM", n), _texts(types), numbers, _constant(NOT_APPLICABLE, n), attrs
 
     def snapshots(self, columns: Columns) -> tuple[Texts, ...]:
         n = len(columns["kind"])
         reserved, allocated = columns["total"], columns["used"]
-        total, free = columns["device_total"], columns["attr"].astype(np.int64)
+        # One of ours, at a request that failed, has no figure of its own from the device.
+        made = columns["flags"] & Flag.SYNTHETIC != 0
+        total = columns["device_total"]
+        free = np.where(made, total - columns["device_used"], columns["attr"].astype(np.int64))
+        told = (total >= 0) & (~made | (columns["device_used"] >= 0))
         attrs = self._attrs(
             [
                 ("reserved", _numbers(reserved)),
@@ -291,15 +303,15 @@ class RowBuilder:
                 ("allocated", _numbers(allocated)),
                 ("max_allocated", _numbers(columns["ptr"])),
                 ("total", _numbers(total, total >= 0)),
-                ("free", _numbers(free)),
-                ("device_rate", _rates(total - free, total, total >= 0)),
+                ("free", _numbers(free, ~made | told)),
+                ("device_rate", _rates(total - free, total, told)),
                 ("reserved_rate", _rates(allocated, reserved)),
             ]
         )
         return (
             _constant("SNAPSHOT", n),
             _constant("SNAPSHOT", n),
-            self._names(columns),
+            pc.if_else(pa.array(made), _big("OOM_Snapshot"), self._names(columns)),
             _constant(NOT_APPLICABLE, n),
             attrs,
         )
@@ -313,7 +325,7 @@ class RowBuilder:
             [
                 ("func", functions),
                 ("req_size", _numbers(columns["size"])),
-                ("flag", _numbers(columns["ptr"], columns["ptr"] != 0)),
+                ("flag", _numbers(columns["ptr"])),
                 ("ret", _numbers(columns["attr"])),
             ]
         )
@@ -407,7 +419,7 @@ _GROUPS: tuple[tuple[tuple[Kind, ...], Callable[[RowBuilder, Columns], tuple[Tex
     ((Kind.ACCESS,), RowBuilder.access),
     ((Kind.OP_START, Kind.OP_END), RowBuilder.operators),
     ((Kind.KERNEL_LAUNCH, Kind.KERNEL_START, Kind.KERNEL_END), RowBuilder.kernels),
-    ((Kind.MARK, Kind.RANGE_START, Kind.RANGE_END), RowBuilder.marks),
+    (MARK_KINDS, RowBuilder.marks),
     ((Kind.STEP, Kind.SYSTEM), RowBuilder.system),
     ((Kind.SNAPSHOT,), RowBuilder.snapshots),
     ((Kind.OOM,), RowBuilder.out_of_memory),
@@ -460,6 +472,7 @@ def kind_mask(kinds: Sequence[int]) -> np.ndarray[Any, Any]:
 IS_MEMORY = kind_mask(MEMORY_KINDS)
 IS_DUMPED = kind_mask(DUMPED_KINDS)
 IS_SHARED = kind_mask(SHARED_KINDS)
+IS_MARK = kind_mask(MARK_KINDS)
 
 
 def distinct_codes(codes: np.ndarray[Any, Any]) -> tuple[list[int], np.ndarray[Any, Any] | None]:
@@ -486,6 +499,7 @@ def _event_types(columns: Columns) -> Texts:
 def _device_cells(columns: Columns, home: str) -> Texts:
     types, devices = columns["device_type"].astype(np.int64), columns["device"].astype(np.int64)
     codes = np.where(columns["kind"] == Kind.STEP, -1, types << 16 | (devices + 1))
+    codes[columns["kind"] == Kind.SYSTEM] = 0  # they belong to the process, also where a card is told
     return _by_code(codes, lambda code: home if code < 0 else device_id(code >> 16, (code & 0xFFFF) - 1))
 
 

@@ -75,6 +75,7 @@ def write_outputs(
     selection = Selection(
         events=frozenset(event for event in settings.dump_events if event in EVENTS),
         steps=frozenset(settings.steps),
+        devices=settings.device,
         stack_depth=depth,
         owners="decompose" in settings.active_analysis,
         launched=run.info.get("mode", "launched") == "launched" and settings.collect_mode == "immediate",

@@ -354,6 +354,26 @@ def test_selected_steps_only(tmp_path: Path) -> None:
     ]
 
 
+def test_what_lies_between_two_ranges_is_in_no_selected_step(tmp_path: Path) -> None:
+    """The step of a range ends with it, although the number stays until the next begins."""
+    run = FakeRun([process(1)], batch_rows=3)
+    for step in (1, 2):
+        run.malloc(100 * step - 5, step << 16, 7, step=step - 1)
+        run.add(Kind.STEP, 100 * step, step=step, attr=step, aux=StepSource.MSTX)
+        run.add(Kind.RANGE_START, 100 * step + 1, step=step, attr=step, aux=1, name=run.text("step start"))
+        run.add(Kind.MARK, 100 * step + 2, step=step, name=run.text("inside"))
+        run.malloc(100 * step + 3, step << 20, 10, step=step)
+        run.add(Kind.RANGE_END, 100 * step + 4, step=step, attr=step, aux=1)
+        run.add(Kind.MARK, 100 * step + 5, step=step, name=run.text("outside"))
+        run.free(100 * step + 6, step << 20, step=step)
+    write_dumps(run, tmp_path, selection=Selection(steps=frozenset({1})))
+    rows = read_csv(only_file(tmp_path))
+    check_accounting(rows)
+    assert [row["Event"] for row in rows] == ["MSTX", "MSTX", "MALLOC", "MSTX", "FREE"]
+    assert [row["Name"] for row in rows if row["Event"] == "MSTX"] == ["step start", "inside", "Range end from id 1"]
+    assert attr_of(rows[-1]["Attr"])["shadow"] == "true"
+
+
 def test_every_process_has_its_own_directory(tmp_path: Path) -> None:
     """Pids repeat over hosts, and both started in the same second."""
     run = FakeRun(

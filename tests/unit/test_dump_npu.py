@@ -52,7 +52,7 @@ def test_attr_of_every_class_of_block(tmp_path: Path) -> None:
 
     before, after = f"process_used:{400 * MIB},device_used:{700 * MIB}", f"device_used:{696 * MIB}"
     assert attrs(only_file(tmp_path, "4")) == [
-        "{allocation_id:1,addr:0x0000000000001000,size:2097152,used:2097152,"
+        f"{{allocation_id:1,addr:0x0000000000001000,size:2097152,used:2097152,{before},"  # the first sample came after
         "owner:CANN@APP,page_type:huge,alloc_type:alloc}",
         f"{{allocation_id:2,addr:0x0000000000002000,size:4194304,used:6291456,{before},"
         "owner:CANN@HCCL,page_type:giant,alloc_type:create}",
@@ -115,8 +115,8 @@ def test_snapshot_keys_in_upstreams_order(tmp_path: Path) -> None:
     run.malloc(1, 0x1000, 64, **PTA)
     figures = {"used": 300, "total": 400, "ptr": 350, "size": 450, "attr": 16 << 30, "name": run.text("step 1")}
     run.add(Kind.SNAPSHOT, 2, **NPU, **figures)
-    run.sample(3, "npu:4", used=48 << 30, total=64 << 30)
-    run.add(Kind.SNAPSHOT, 4, **NPU, **figures)
+    run.sample(3 * SECOND, "npu:4", used=48 << 30, total=64 << 30)
+    run.add(Kind.SNAPSHOT, 4 * SECOND, **NPU, **figures)
     write_dumps(run, tmp_path)  # type: ignore[arg-type]
     first, second = (row["Attr"] for row in read_csv(only_file(tmp_path, "4")) if row["Event"] == "SNAPSHOT")
     known = f"reserved:400,max_reserved:450,allocated:300,max_allocated:350,total:{64 << 30},free:{16 << 30}"
@@ -162,6 +162,75 @@ def test_an_incident_has_its_blocks_once(tmp_path: Path) -> None:
     assert rows[1]["Attr"] == (f"{{pool:PTA,ptr:0x0000000000700000,size:{6 * MIB},timestamp:{WALL_OFFSET + 40}}}")
     assert rows[1]["Call Stack(Python)"] == "/src/train.py(12): f\n"
     assert {row["Thread Id"] for row in rows} == {"7"}
+
+
+def test_a_request_that_the_driver_refused_has_a_snapshot_ahead_of_it(tmp_path: Path) -> None:
+    """Upstream's OOM_Snapshot: what torch's pool has, its peaks, and the card as AscendCL said at the same failure."""
+    run = failing_program()
+    run.free(91, 0x700000, total=18 * MIB, **PTA)
+    acl, cpp = run.text("aclrtMallocAlign32"), run.text("c10::OutOfMemoryError")
+    run.add(Kind.OOM, 92, size=1 << 36, attr=6, ptr=APP_HUGE, name=run.text("halMemAlloc"), tid=7, **HAL)
+    run.add(Kind.OOM, 93, size=1 << 36, attr=207001, name=acl, tid=7, used=60 << 30, total=64 << 30, **HAL)
+    run.add(Kind.OOM, 94, size=1 << 36, attr=1, name=cpp, tid=7, used=6 * MIB, total=18 * MIB, **PTA)
+    incidents = find_incidents(run).found  # type: ignore[arg-type]
+    write_dumps(run, tmp_path, incidents=incidents)  # type: ignore[arg-type]
+
+    rows = read_csv(only_file(tmp_path, "4"))
+    check_accounting(rows)
+    told = [(row["Event"], attr_of(row["Attr"])) for row in rows if row["Event"] in ("SNAPSHOT", "OOM_DETAIL")]
+    assert [event for event, _ in told] == ["SNAPSHOT", "OOM_DETAIL"] * 6 + ["OOM_DETAIL"]
+    assert {row["Name"] for row in rows if row["Event"] == "SNAPSHOT"} == {"OOM_Snapshot"}
+    early, late = told[0][1], told[8][1]
+    known = {"reserved": 20 * MIB, "max_reserved": 20 * MIB, "allocated": 11 * MIB, "max_allocated": 11 * MIB}
+    assert {name: int(early[name]) for name in known} == known
+    known = {"reserved": 18 * MIB, "max_reserved": 20 * MIB, "allocated": 6 * MIB, "max_allocated": 12 * MIB,
+             "total": 64 << 30, "free": 4 << 30}  # fmt: skip
+    assert {name: int(late[name]) for name in known} == known
+    assert (late["device_rate"], late["reserved_rate"]) == ("93.750000", "33.333333")
+    assert [facts["flag"] for event, facts in told if event == "OOM_DETAIL"] == [*[str(APP_HUGE)] * 5, "0", "0"]
+
+
+def test_start_says_what_the_card_had_free(tmp_path: Path) -> None:
+    """As the process was told at the call; else by the first sample of its card, if that came soon."""
+    run = FakeRun([process(1), process(2, pid=200), process(3, pid=300)])
+    run.add(Kind.SYSTEM, 1, ring=1, aux=SystemEvent.START_TRACE, used=4 << 30, total=64 << 30, **NPU)
+    run.add(Kind.SYSTEM, 1, ring=2, aux=SystemEvent.START_TRACE)
+    run.add(Kind.SYSTEM, 1, ring=3, aux=SystemEvent.START_TRACE)
+    run.sample(SECOND // 2, "npu:4", ring=2, used=24 << 30, total=64 << 30)
+    run.sample(5 * SECOND, "npu:4", ring=3, used=24 << 30, total=64 << 30)
+    for ring in (1, 2, 3):
+        run.malloc(2, 0x1000, 64, ring=ring, **PTA)
+        run.add(Kind.SYSTEM, 3, ring=ring, aux=SystemEvent.STOP_TRACE)
+    files = write_dumps(run, tmp_path).files  # type: ignore[arg-type]
+    told = [[row["Attr"] for row in read_csv(path) if row["Event"] == "SYSTEM"] for path in files]
+    assert {row["Device Id"] for path in files for row in read_csv(path) if row["Event"] == "SYSTEM"} == {"N/A"}
+    assert told == [
+        [f"{{free:{60 << 30},total:{64 << 30}}}", ""],
+        [f"{{free:{40 << 30},total:{64 << 30}}}", ""],
+        ["", ""],
+    ]
+
+
+@pytest.mark.parametrize(("devices", "cards"), [(("npu",), ["3", "4"]), (("auto",), ["3", "4"]), (("npu:4",), ["4"]),
+                                                (("cpu", "npu:3"), ["3"])])  # fmt: skip
+def test_marks_stand_in_the_file_of_their_threads_card(
+    tmp_path: Path, devices: tuple[str, ...], cards: list[str]
+) -> None:
+    """Another card's stand nowhere when it was not asked for: upstream writes them by the thread's device too."""
+    run = FakeRun([process(1)])
+    for card in (3, 4):
+        place = {"device_type": DeviceType.NPU, "device": card}
+        run.add(Kind.STEP, 1, step=1, aux=StepSource.MSTX)
+        run.add(Kind.RANGE_START, 2, name=run.text("step start"), attr=card, aux=1, step=1, **place)
+        run.add(Kind.MARK, 3, name=run.text(f"on {card}"), step=1, **place)
+        run.add(Kind.RANGE_END, 4, attr=card, aux=1, step=1, **place)
+        if str(card) in cards:
+            run.malloc(5, 0x1000, 64, step=1, **{**PTA, "device": card})
+    files = write_dumps(run, tmp_path, selection=Selection(devices=devices)).files  # type: ignore[arg-type]
+    assert [path.parent.parent.name for path in files] == [f"device_{card}" for card in cards]
+    for card, path in zip(cards, files, strict=True):
+        marks = [(row["Name"], row["Device Id"]) for row in read_csv(path) if row["Event"] == "MSTX"]
+        assert marks == [("step start", card), (f"on {card}", card), (f"Range end from id {card}", card)]
 
 
 def test_details_follow_the_option(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_run import SECOND, FakeRun, process
 
 from msmemscope.aggregate import wire
+from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect import usage
 from msmemscope.collect.dcmi import Dcmi, DcmiError, candidates
 from msmemscope.collect.usage import CardWatch, Recorded, Usage, npus_in
@@ -147,6 +149,48 @@ def test_pids_of_another_namespace_stay_unknown(fake: Fake, foreign: int, held: 
     sampler.stop()
     (card,) = [row for row in rows if row.device == "npu:6"]
     assert (card.process_used, card.used) == (held, 200 * MIB)
+
+
+def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short run may have no other. The driver named the process, so it was there when the sample was taken."""
+    rss = 7 * MIB
+    monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
+    sampler = Usage(0.001, print, watch=watched(fake), own_namespace=False)
+    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+    assert not sampler.has_first
+    assert sampler.message(recorded) is not None  # begins to watch the cards
+    wait_for(lambda: sampler.has_first, "the first sample of the cards")
+    assert "npu:4" in {row.device for row in rows_of([sampler.message(recorded) or {}])}
+    assert not sampler.has_first
+    rss = 0
+    fake.hold(0, os.getpid(), 60 * MIB)
+    message = wait_for(lambda: sampler.message(recorded), "the sample after its end")
+    sampler.stop()
+    assert [(row.device, row.process_used, row.rss) for row in rows_of([message])] == [("npu:4", 60 * MIB, 7 * MIB)]
+
+
+def test_a_card_is_not_told_of_a_process_that_was_gone_before(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_rss", lambda _pid: 0)
+    sampler = Usage(0.001, print, watch=watched(fake), own_namespace=True)
+    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+    sampler.message(recorded)
+    wait_for(lambda: sampler.has_first, "the first sample of the cards")
+    assert sampler.message(recorded) is None
+    sampler.stop()
+
+
+def test_what_was_before_the_first_sample_is_told_by_it_when_it_came_soon() -> None:
+    run = FakeRun([process(1)])
+    run.sample(5 * SECOND, "npu:4", used=3, total=9, process_used=2)
+    run.sample(6 * SECOND, "npu:4", used=4, total=9, process_used=3)
+    run.sample(5 * SECOND, "cpu", used=1, total=1, process_used=1)
+    index = UsageIndex(run)  # type: ignore[arg-type]
+    times = np.array([0, 4 * SECOND - 1, 4 * SECOND, 5 * SECOND, 6 * SECOND - 1, 9 * SECOND], np.uint64)
+    assert index.at_times(1, "npu:4", times)["used"].tolist() == [-1, -1, 3, 3, 3, 4]
+    assert index.cards(1) == ["npu:4"]
+    assert index.cards(2) == []
 
 
 def test_what_does_not_move_is_said_once(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
