@@ -22,12 +22,12 @@ POLL_S = 0.2
 RESTART_GRACE_S = 10.0  # an elastic agent starts its workers again within this time
 
 
-def main(directory: str) -> int:
+def main(arguments: list[str]) -> int:
     """Serves the session until its last process is gone; the exit status of the aggregator."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        session = Session.load(directory)
+        session = Session.load(arguments[0])
     except MemscopeError as error:
         say(str(error))
         return error.exit_status
@@ -75,4 +75,4 @@ def _launcher_lives(session: Session) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -31,9 +31,12 @@ def config(**options: str) -> None:
     Raises TypeError for a value that is not a text, ValueError for an unknown keyword or a wrong value.
     """
     global _config
-    from msmemscope.collect.config import parse_keywords
+    from msmemscope.collect.bootstrap import own_imports
 
-    parsed = parse_keywords(options, _config or _launched_config())
+    with own_imports:
+        from msmemscope.collect.config import parse_keywords
+
+        parsed = parse_keywords(options, _config or _launched_config())
     for text in (*parsed.warnings, *parsed.missing):
         _say(f"Warning: {text}")
     _config = parsed.config
@@ -60,10 +63,13 @@ def start() -> None:
 
     Raises MemscopeError when no session can be had.
     """
-    from msmemscope import _native
-    from msmemscope.collect.attach import attach, attached
+    from msmemscope.collect.bootstrap import own_imports
 
-    attach(attached() or _session())
+    with own_imports:
+        from msmemscope import _native
+        from msmemscope.collect.attach import attach, attached
+
+        attach(attached() or _session())
     _native.start()
 
 
@@ -144,7 +150,7 @@ def _is_own_command() -> bool:
         if word == "-m":
             return next(words, "").split(".")[0] == "msmemscope"
         if not word.startswith("-"):
-            return word.rpartition("/")[2] == "msmemscope"
+            return word.rpartition("/")[2] == "msmemscope" or word.endswith("/msmemscope/isolated.py")
     return False
 
 

@@ -2,6 +2,15 @@
 
 import sys
 
-from msmemscope.cli.main import main
+from msmemscope.isolated import isolate_command
 
-sys.exit(main())
+
+def _main() -> int:
+    isolate_command(by_module=True)
+    from msmemscope.cli.main import main  # only now: what it imports must not be a module of the user's
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from msmemscope.cli.report_line import Line
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.errors import MemscopeError
+from msmemscope.isolated import environment_of_service, isolated_command
 
 PROBE_SECONDS = 60
 # Library -> what is recorded by it, and what to do when it is not there.
@@ -94,16 +94,14 @@ def cann_version(home: Path) -> str:
 
 def probe(home: str) -> dict[str, Any]:
     """Loads each library in a process of its own; MemscopeError when that did not come to its end."""
-    package = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, home, *LIBRARIES],
+            isolated_command("-c", _PROBE, home, *LIBRARIES),
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
             check=False,
-            env=environment,
+            env=environment_of_service(),
         )
         found: dict[str, Any] = json.loads(done.stdout.rstrip().rsplit("\n", 1)[-1])
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -29,6 +29,7 @@ from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, 
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
 from msmemscope.errors import MemscopeError
+from msmemscope.isolated import environment_of_service, isolated_command
 
 REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy", "scipy")
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
@@ -162,7 +163,12 @@ def probe() -> list[dict[str, Any]]:
     """What `_native` says about each symbol, asked in a process of its own."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+            isolated_command("-c", _PROBE),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+            env=environment_of_service(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MemscopeError(f"the probe did not answer: {error}") from None

@@ -28,6 +28,7 @@ from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.cli.program import find_program
 from msmemscope.errors import MemscopeError, UsageError
+from msmemscope.isolated import environment_of_service
 
 SOURCES = Path(__file__).resolve().parents[1] / "simulator"
 MOST_DEVICES = 16
@@ -186,7 +187,10 @@ def _tool(name: str) -> str | None:
 
 
 def _run(words: list[str]) -> None:
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # pip's cmake is a script of Python, and so within reach of the user's modules too.
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment_of_service()
+    )
     if done.returncode == 0:
         return
     handle, log = tempfile.mkstemp(prefix="msmemscope-simulator-", suffix=".log")

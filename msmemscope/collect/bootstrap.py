@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 WITH_MSTX_POOLS = ("torch_npu", "mindspore")
@@ -30,6 +31,41 @@ else:
         return value
 
 
+class OwnImports:
+    """`with own_imports:` what this thread imports of the standard library is the standard library's, also where a
+    module of the user's has its name; she still gets hers when she imports it."""
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+        self._shadowed: list[str] = []
+
+    def __enter__(self) -> None:
+        self._threads.append(get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.remove(get_ident())
+        while self._shadowed:
+            name = self._shadowed.pop()
+            for loaded in [loaded for loaded in sys.modules if loaded == name or loaded.startswith(name + ".")]:
+                del sys.modules[loaded]
+
+    def find(self, name: str) -> ModuleSpec | None:
+        """The standard library's module of this name for our thread, None where the others may look as usual."""
+        if get_ident() not in self._threads or name not in sys.stdlib_module_names or name in sys.builtin_module_names:
+            return None
+        home = os.path.dirname(os.path.abspath(os.__file__))
+        library = (home, os.path.join(home, "lib-dynload"))
+        finder = sys.modules["_frozen_importlib_external"].PathFinder
+        usual = finder.find_spec(name)
+        standard: ModuleSpec | None = finder.find_spec(name, [entry for entry in sys.path if entry in library])
+        if usual is None or (standard is not None and standard.origin == usual.origin):
+            return None
+        if standard is None:  # one of another system, such as msvcrt
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        self._shadowed.append(name)
+        return standard
+
+
 class _AfterImport:
     """A meta-path finder that finds nothing itself: it lets the others find a framework and wraps its loader."""
 
@@ -37,7 +73,7 @@ class _AfterImport:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name not in FRAMEWORKS:
-            return None
+            return own_imports.find(name)
         for finder in sys.meta_path:
             if finder is self:
                 continue
@@ -133,7 +169,8 @@ def arm() -> None:
 
 def _safely(action: Callable[[], None]) -> None:
     try:
-        action()
+        with own_imports:
+            action()
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the program
         _say(f"this process is not watched: {error}")
 
@@ -146,5 +183,6 @@ def _say(text: str) -> None:
 
 
 _said: set[str] = set()
+own_imports = OwnImports()
 
 install()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 
 from msmemscope.collect.config import Config
@@ -141,19 +140,18 @@ def hook_library() -> str:
 
 
 def start_service(module: str, directory: str, preexec_fn: Callable[[], None] | None = None) -> Popen[bytes]:
-    """Runs `module` for the session `directory`, as a process in a group of its own: unwatched, nothing on its stdin,
-    and on stderr alone, because stdout belongs to the program. It finds this package wherever we were found."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MSMEMSCOPE_") and k != "LD_PRELOAD"}
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [package, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    """Runs the main() of `module` for the session `directory`, as a process in a group of its own: unwatched, out of
+    reach of the user's modules, with nothing on its stdin, and of our files with stderr alone: stdout belongs to the
+    program."""
     from subprocess import DEVNULL, Popen  # not at the top: a rank that only joins a session never needs it
 
+    from msmemscope.isolated import environment_of_service, isolated_command
+
     return Popen(
-        [sys.executable, "-m", module, directory],
+        isolated_command(module, directory),
         stdin=DEVNULL,
         stdout=2,
-        env=environment,
+        env=environment_of_service(),
         start_new_session=True,
         preexec_fn=preexec_fn,
     )

@@ -63,4 +63,31 @@ print([name for name in sys.modules if "msmemscope" in name and name not in befo
 
 def test_the_pth_line_survives_a_session_that_is_gone(tmp_path: Path):
     gone = str(tmp_path / "gone")
-    assert run_python(f"exec({PTH_LINE!r}); print('the program')", MSMEMSCOPE_SESSION=gone) == "the program\n"
+    program = f"sitedir = {str(tmp_path)!r}\nexec({PTH_LINE!r})\nprint('the program')"
+    assert run_python(program, MSMEMSCOPE_SESSION=gone) == "the program\n"
+
+
+@pytest.mark.parametrize("ours_is_whole", [True, False])
+def test_the_pth_line_takes_the_package_beside_it_and_a_broken_one_is_one_line(tmp_path: Path, ours_is_whole: bool):
+    site, hers = tmp_path / "site-packages", tmp_path / "hers"
+    site.mkdir()
+    (site / "msmemscope.pth").write_text(PTH_LINE)
+    if ours_is_whole:
+        (site / "msmemscope").symlink_to(ROOT / "msmemscope")
+    (hers / "msmemscope").mkdir(parents=True)
+    (hers / "msmemscope" / "__init__.py").write_text("raise ValueError('the folder of the user')\n")
+    program = f"""
+import site, sys
+path = list(sys.path)
+site.addsitedir({str(site)!r})
+print(getattr(sys.modules.get("msmemscope"), "__file__", None), sys.path == [*path, {str(site)!r}])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(hers), "MSMEMSCOPE_SESSION": "/nowhere"}
+
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+    )
+
+    ours = str(site / "msmemscope" / "__init__.py") if ours_is_whole else None
+    assert done.stdout == f"{ours} True\n"
+    assert len(done.stderr.splitlines()) == (0 if ours_is_whole else 1), done.stderr
