@@ -6,17 +6,19 @@ and removes the directory. While the launcher of the ranks lives, it waits a lit
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from msmemscope.collect.library import CLOSING, JOINED, LAUNCHER, process_start
+from msmemscope.collect.library import CLOSING, LAUNCHER
+from msmemscope.collect.presence import anybody_lives, process_start
 from msmemscope.collect.session import Session
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.supervise import say
+from msmemscope.launchers.sweep import sweep
 
 POLL_S = 0.2
 RESTART_GRACE_S = 10.0  # an elastic agent starts its workers again within this time
@@ -24,6 +26,7 @@ RESTART_GRACE_S = 10.0  # an elastic agent starts its workers again within this 
 
 def main(arguments: list[str]) -> int:
     """Serves the session until its last process is gone; the exit status of the aggregator."""
+    os.set_inheritable(0, False)  # stdin is the lock that says whose the session is: presence.py
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -31,39 +34,38 @@ def main(arguments: list[str]) -> int:
     except MemscopeError as error:
         say(str(error))
         return error.exit_status
+    for line in sweep():
+        say(line)
     services = Services(session)
     try:
         _wait_for_the_last(session, services)
-        Path(session.path(CLOSING)).touch()
         services.finish()
         while not services.are_done:
             services.tend()
             time.sleep(POLL_S)
     finally:
         services.stop()
-        shutil.rmtree(session.directory, ignore_errors=True)
+        if left := services.leave():
+            say(left)
     return services.aggregator.status or 0
 
 
 def _wait_for_the_last(session: Session, services: Services) -> None:
+    """Until nobody is left, and nobody can come any more."""
+    closing = Path(session.path(CLOSING))
     alone_since: float | None = None
     while not services.are_done:
         services.tend()
-        if _anybody_lives(session):
+        if anybody_lives(session.directory):
             alone_since = None
         else:
             alone_since = alone_since if alone_since is not None else time.monotonic()
             if not _launcher_lives(session) or time.monotonic() - alone_since > RESTART_GRACE_S:
-                return
+                closing.touch()
+                if not anybody_lives(session.directory):
+                    return
+                closing.unlink()  # it joined in between
         time.sleep(POLL_S)
-
-
-def _anybody_lives(session: Session) -> bool:
-    for mark in Path(session.directory).glob(f"{JOINED}*"):
-        pid, start = mark.name.removeprefix(JOINED).split("-")
-        if process_start(int(pid)) == int(start):
-            return True
-    return False
 
 
 def _launcher_lives(session: Session) -> bool:

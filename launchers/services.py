@@ -7,12 +7,14 @@ had when they are started again: what a SIGKILL takes from them is only time.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 from msmemscope.collect.session import FINISH, Session, start_service
+from msmemscope.collect.unsaved import keep
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
@@ -37,7 +39,7 @@ class Service:
 
     def _start(self) -> None:
         self._born = time.monotonic()
-        self._process = start_service(MODULES[self.name], self._session.directory, _unblock_signals)
+        self._process = start_service(MODULES[self.name], self._session.directory, preexec_fn=_unblock_signals)
 
     @property
     def pid(self) -> int:
@@ -66,6 +68,13 @@ class Service:
             self.restarts += 1
             self._start()
 
+    def try_again(self) -> None:
+        """One more life at the end for a service that was given up: what killed it may be over."""
+        if self.status is not None and self.status not in _DECIDED:
+            self.status = None
+            self._quick_deaths = QUICK_DEATHS - 1
+            self._not_before = time.monotonic()
+
     def ask_to_finish(self) -> None:
         """SIGTERM: write what there is, and end."""
         if self._process.poll() is None:
@@ -90,13 +99,15 @@ class Services:
         self._session = session
         self.aggregator = Service("aggregator", session)
         self.agent = Service("agent", session)
+        self._finishing = False
+        self._asked = False  # the aggregator, to go on without an agent
 
     def tend(self) -> None:
         self.aggregator.tend()
-        was_running = self.agent.is_running
         self.agent.tend()
-        if was_running and not self.agent.is_running and self.agent.status != 0:
-            # Nobody will say goodbye for it any more.
+        if self._finishing and not self.agent.is_running and self.agent.status != 0 and not self._asked:
+            # Nobody will say goodbye for it any more: the aggregator reads what it left.
+            self._asked = True
             self.aggregator.ask_to_finish()
 
     @property
@@ -110,10 +121,20 @@ class Services:
         unfinished = path.with_name(FINISH + "~")
         unfinished.write_text(json.dumps({"exit_status": exit_status, "ended_wall_ns": time.time_ns()}), "utf-8")
         unfinished.rename(path)
+        self._finishing = True
+        for service in (self.aggregator, self.agent):
+            service.try_again()
 
     def stop(self) -> None:
         self.agent.stop()
         self.aggregator.stop()
+
+    def leave(self) -> str:
+        """Removes the session after stop(). What could not be stored is kept; returns a line that says where."""
+        if self.aggregator.status == 0:
+            shutil.rmtree(self._session.directory, ignore_errors=True)
+            return ""
+        return keep(self._session)
 
 
 def _unblock_signals() -> None:

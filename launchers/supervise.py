@@ -7,7 +7,6 @@ Called by `msmemscope [options] program args`.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from msmemscope.collect.config import Config
+from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.registry import launcher_of
 from msmemscope.launchers.services import Services
+from msmemscope.launchers.sweep import sweep
 from msmemscope.text import plain
 
 POLL_S = 0.1
@@ -30,6 +31,8 @@ _SI_KERNEL = 0x80  # si_code of a signal from the terminal (asm-generic/siginfo.
 def run(config: Config, argv: list[str]) -> int:
     """Runs `argv` watched and returns its exit status; when a signal ended it, ends this process by the same one
     (128 + n where that is not possible). Raises MemscopeError when the program cannot be started."""
+    for line in sweep():
+        say(line)
     session = Session.create(config, argv, mode="launched")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     services = Services(session)
@@ -38,7 +41,8 @@ def run(config: Config, argv: list[str]) -> int:
         _finish(session, services, status)
     finally:
         services.stop()
-        shutil.rmtree(session.directory, ignore_errors=True)
+        if left := services.leave():
+            say(left)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if status < 0:
         _die_by(-status)
@@ -53,6 +57,7 @@ def _run_program(session: Session, argv: list[str], services: Services) -> int:
         program = subprocess.Popen(argv, env=environment, preexec_fn=_unblock_signals)
     except OSError as error:
         raise MemscopeError(f"cannot run {argv[0]} ({error.strerror}): check its name and mode") from None
+    join(session.directory, program.pid)
     while True:
         arrived = signal.sigtimedwait(_WAITED, POLL_S)
         if arrived is not None and _concerns_program(arrived):

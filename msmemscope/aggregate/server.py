@@ -1,8 +1,11 @@
 """The aggregator process of one machine: one shard and the coordinator behind one socket.
 
-``python -m msmemscope.aggregate.server SESSION_DIR``. Started and, when it dies, restarted by the supervisor. It
-makes the run directory, serves the agents until each has said bye (or SIGTERM asks for what there is), rolls
+``python -m msmemscope.aggregate.server SESSION_DIR [alone]``. Started and, when it dies, restarted by the supervisor.
+It makes the run directory, serves the agents until each has said bye (or SIGTERM asks for what there is), rolls
 everything into tables, writes the outputs and exits: 0, or 4 after one line on stderr.
+
+Where no agent is left to say bye it reads the rings itself, and where the supervisor was killed it removes the session
+too. `alone`: both are so from the start, because somebody takes up what a killed run left.
 """
 
 from __future__ import annotations
@@ -23,24 +26,29 @@ import zmq
 
 from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
+from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
+from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
+from msmemscope.collect.session import ALONE, FINISH, Session
+from msmemscope.collect.unsaved import find, keep, writers_live
 from msmemscope.errors import MemscopeError
 
 MIN_FREE_BYTES = 64 << 20
 GIVE_UP_S = 60.0  # how long a full disk is waited for at the end
+WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
 POLL_MS = 50
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m msmemscope.aggregate.server SESSION_DIR", file=sys.stderr)
+    if len(arguments) not in (1, 2) or arguments[1:] not in ([], [ALONE]):
+        print(f"usage: python -m msmemscope.aggregate.server SESSION_DIR [{ALONE}]", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; the supervisor tells us what follows
     keep_freed_memory()
     gc.freeze()  # what the imports made lives for ever: no need to look through it again and again
     try:
-        return serve(Path(arguments[0]))
+        return serve(Path(arguments[0]), alone=len(arguments) == 2)
     except MemscopeError as error:
         print(f"[msmemscope] aggregator: {error}", file=sys.stderr)
         return error.exit_status
@@ -49,33 +57,51 @@ def main(arguments: list[str]) -> int:
         return MemscopeError.exit_status
 
 
-def serve(session_dir: Path) -> int:
+def serve(session_dir: Path, *, alone: bool = False) -> int:
     """Everything from start to exit."""
     session = read_session(session_dir)
     run = Path(session["run"])
     before = open_run(run, session["session"])
-    locks = _lock(session_dir / "aggregator.pid"), _lock(run)  # held until this process ends, however it ends
+    locks = _lock(session_dir / AGGREGATOR), _lock(run)  # held until this process ends, however it ends
     os.ftruncate(locks[0], 0)
     os.pwrite(locks[0], f"{os.getpid()}\n".encode(), 0)
     if before.get("finished"):
         return 0
     shard, coordinator = _take_up(run, session, before)
     coordinator.write()
+    if not coordinator.drained and not alone:
+        _receive(session_dir, session["endpoint"], shard, coordinator)
     if not coordinator.drained:
-        _receive(session["endpoint"], shard, coordinator)
+        coordinator.drained = drain(session_dir, session, shard)
     if not shard.rings and not any(losses(shard).values()):
         shutil.rmtree(run)  # no process recorded anything: leave nothing behind
         with suppress(OSError):  # another run has come
             for made in session.get("missing") or []:
                 Path(made).rmdir()
-        return 0
-    return _finish(run, session_dir, session, shard, coordinator)
+        status = 0
+    else:
+        status = _finish(run, session_dir, session, shard, coordinator, quiet=alone)
+    if not coordinator.drained:
+        status = status or MemscopeError.exit_status  # the supervisor keeps what is left
+    if alone or is_free(session_dir / OWNER):
+        _remove(session_dir, drained=coordinator.drained)
+    return status
+
+
+def _remove(session_dir: Path, *, drained: bool) -> None:
+    """What the supervisor would do, had it not been killed."""
+    if drained:
+        shutil.rmtree(session_dir, ignore_errors=True)
+    elif left := keep(Session.load(str(session_dir))):
+        print(f"[msmemscope] {left}", file=sys.stderr)
 
 
 def recover(run: Path) -> bool:
-    """Brings what stands only in the journal of an ended run into its tables, for `msmemscope analyze`. Returns
-    whether there was anything; MemscopeError when the run is still being written or cannot be."""
-    if not (run / "journal").is_dir():
+    """Brings what stands only in the journal of an ended run, or in rings that were left unread, into its tables, for
+    `msmemscope analyze`. Returns whether there was anything; MemscopeError when the run is still being written or
+    cannot be."""
+    unsaved = find(run)
+    if not unsaved and not (run / "journal").is_dir():
         return False
     lock = _lock(run)
     try:
@@ -87,7 +113,15 @@ def recover(run: Path) -> bool:
         shard, coordinator = _take_up(run, session, before)
         of_the_run = ("exit_status", "ended_wall_ns", "version", "versions")  # not of who recovers it
         kept = {name: before[name] for name in of_the_run if name in before}
+        for directory in unsaved:
+            found = read_session(directory)
+            found.pop("agent", None)  # how an agent works is not for a run directory to say
+            if found["session"] != session["session"] or not drain(directory, found, shard):
+                raise MemscopeError(f"{run}: the records in {directory} cannot be stored: make room and try again")
+            coordinator.drained = True
         _write_tables(run, shard, coordinator)
+        for directory in unsaved:
+            shutil.rmtree(directory, ignore_errors=True)
         coordinator.write(finished=True, **kept)
     except (OSError, ValueError, KeyError) as error:
         raise MemscopeError(f"{run}: its journal cannot be recovered: {error}") from error
@@ -139,8 +173,8 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
     return found
 
 
-def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
-    """Serves agents until they have left or SIGTERM comes."""
+def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
+    """Serves agents until they have left, SIGTERM comes, or the end has come and there is no agent."""
     asked_to_end = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
     context = zmq.Context()
@@ -152,7 +186,7 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
     # rather than hold it in memory.
     socket.setsockopt(zmq.MAXMSGSIZE, 4 * MAX_MESSAGE_BYTES)
     socket.bind(endpoint)
-    noted = time.monotonic()
+    noted = served = look_at = time.monotonic()
     rings_noted = -1
     try:
         while not shard.all_agents_left and not asked_to_end:
@@ -165,6 +199,12 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
                     socket.send_multipart([agent.bytes, reply])
                 shard.roll()
             shard.roll()
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + 1
+                if not _is_over_without_agent(session_dir):
+                    served = time.monotonic()
+                elif time.monotonic() - served > WITHOUT_AGENT_S:
+                    break
             if len(shard.rings) != rings_noted or time.monotonic() - noted > 2:
                 rings_noted, noted = len(shard.rings), time.monotonic()
                 _try_write(coordinator)
@@ -172,6 +212,16 @@ def _receive(endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
     finally:
         socket.close()
         context.term()
+
+
+def _is_over_without_agent(session_dir: Path) -> bool:
+    """Is there no agent, and has the program ended? Where the supervisor was killed, nobody else says that."""
+    if (session_dir / AGENT).exists() and not is_free(session_dir / AGENT):
+        return False
+    if (session_dir / FINISH).exists():
+        return True
+    deserted = is_free(session_dir / OWNER) and not anybody_lives(str(session_dir))
+    return deserted and not writers_live(session_dir)
 
 
 def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tuple[Shard, Coordinator]:
@@ -200,9 +250,11 @@ def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
     coordinator.write_losses()
 
 
-def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator) -> int:
-    """Rolls, writes the outputs and the last run.json."""
-    coordinator.end(_read_finish(session_dir / "finish"))
+def _finish(
+    run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator, *, quiet: bool
+) -> int:
+    """Rolls, writes the outputs and the last run.json. quiet: this terminal waits for no verdict."""
+    coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on only what can be made again is at stake
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
@@ -218,9 +270,10 @@ def _finish(run: Path, session_dir: Path, session: dict[str, Any], shard: Shard,
         except OutputError as error:
             print_text(error.outcome.text)
             raise
-        print_text(outcome.text)
-        for note in outcome.notes:
-            print(f"[msmemscope] Note: {note}", file=sys.stderr)
+        if not quiet:
+            print_text(outcome.text)
+            for note in outcome.notes:
+                print(f"[msmemscope] Note: {note}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         print(f"[msmemscope] the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
               file=sys.stderr)  # fmt: skip

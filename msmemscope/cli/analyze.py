@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import click
 
@@ -20,6 +21,7 @@ def command(run: str) -> int:
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
+    importlib.import_module("msmemscope.collect.unsaved").make_run(Path(run))
     path = open_run_directory(run, to_write=True)
     info = read_run_info(path)
     if not info.get("finished", True):

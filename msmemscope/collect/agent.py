@@ -7,14 +7,15 @@ says what is acknowledged, and a spool file begins with its offset (spool.py). W
 ring fills up, committed bytes move to the spool; when that is full too, writers drop and count.
 
 It ends when the file ``finish`` is there (or SIGTERM came), every ring is drained, and the aggregator has said so. The
-supervisor makes that file, or in library mode the node process.
+supervisor makes that file, or in library mode the node process. When that one was killed, the end has come once no
+process of the session lives. Nobody waits for ever for an aggregator that takes nothing: what is left stays in rings
+and spools, and is said.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -30,6 +31,9 @@ import zmq
 
 from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
+from msmemscope.collect.library import CLOSING
+from msmemscope.collect.presence import AGENT, OWNER, anybody_lives, hold, is_free
+from msmemscope.collect.session import ALONE, start_service
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.collect.usage import Recorded, Usage, npus_in
 from msmemscope.errors import MemscopeError
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from msmemscope._native import Cut
 
 EVENT_BYTES = 96
+_MOST_TOLD = 20  # different words about refused messages
+_MOST_PATIENCE_S = 10.0  # a window that is not taken is sent again at least so often
 _PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "waits", "reported"})  # of a ring's header
 
 
@@ -54,6 +60,8 @@ class Settings:
     spool_bytes: int = 4 << 30  # at most, and at most 80 % of what is free there
     usage_s: float = 0.1  # between samples of memory use
     usage_renew_s: float = 10.0  # a figure that does not move is told again after so long
+    look_for_owner_s: float = 1.0  # between looks whether the supervisor still lives
+    give_up_s: float = 20.0  # at the end: nothing acknowledged for so long, and the rest is left where it is
 
     @classmethod
     def of(cls, session: Mapping[str, Any]) -> Settings:
@@ -169,12 +177,17 @@ class Agent:
         self._epoch: int | None = None
         self._asked = self._progress = time.monotonic()
         self._next_look = self._next_usage = self._next_check = 0.0
+        self._next_look_for_owner = 0.0
         self._finishing: float | None = None
         self._said_bye = False
         self._spool_full = False
+        self._patience_s = self._settings.silence_s  # grows while connecting again does not help
+        self._told: set[str] = set()
         self.finish_asked = False
 
     def run(self) -> int:
+        """0 when everything was handed over."""
+        status = 0
         self._connect()
         while True:
             now = time.monotonic()
@@ -185,15 +198,19 @@ class Agent:
             self._timers(now)
             if self._receive(1 if busy else self._settings.interval_ms // 2):
                 break
-            if self._finishing is not None and self._finished_elsewhere():
-                break
+            if self._finishing is not None:
+                if self._finished_elsewhere():
+                    break
+                if now - max(self._progress, self._finishing) > self._settings.give_up_s:
+                    status = MemscopeError.exit_status
+                    break
         self._usage.stop()
         self._context.destroy(linger=1000)
         for feed in self._feeds.values():
             feed.spool.close()
         with contextlib.suppress(OSError):  # something is left in it, or it was never made
             self._spools.rmdir()
-        return 0
+        return status
 
     # --- rings --------------------------------------------------------------------------------------------
 
@@ -206,7 +223,7 @@ class Agent:
         fast = False
         for feed in self._open_feeds():
             fast |= feed.reader.head - feed.sent > feed.reader.capacity // 8
-        return fast
+        return fast and self._epoch is not None  # without an aggregator nothing is gained by looking
 
     def _open_feeds(self) -> list[Feed]:
         return [feed for feed in self._feeds.values() if not feed.done]
@@ -251,12 +268,30 @@ class Agent:
     def _decide_to_finish(self, now: float) -> None:
         if self._finishing is not None:
             return
-        if not (self.finish_asked or (self._dir / "finish").exists()):
+        if not (self.finish_asked or (self._dir / "finish").exists() or self._is_deserted(now)):
             return
         self._finishing = now
+        self._patience_s = self._settings.silence_s
         self._open_new()  # rings made since the last look
         for feed in self._open_feeds():
             feed.goal = feed.reader.head
+
+    def _is_deserted(self, now: float) -> bool:
+        """Was the owner killed, and has every process of the session ended? Then the session takes no more."""
+        if now < self._next_look_for_owner:
+            return False
+        self._next_look_for_owner = now + self._settings.look_for_owner_s
+        if not is_free(self._dir / OWNER) or self._anybody_lives():
+            return False
+        closing = self._dir / CLOSING
+        closing.touch(0o600)
+        if self._anybody_lives():  # it joined in between
+            closing.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _anybody_lives(self) -> bool:
+        return anybody_lives(str(self._dir)) or any(feed.reader.alive() for feed in self._open_feeds())
 
     def _send_batches(self, now: float) -> bool:
         """Cuts and sends what is due. True when there is more."""
@@ -337,7 +372,8 @@ class Agent:
         waits = self._epoch is None or self._said_bye or any(feed.in_flight or feed.final_sent for feed in open_feeds)
         if not waits:
             self._progress = now
-        elif now - max(self._progress, self._asked) > self._settings.silence_s:
+        elif now - max(self._progress, self._asked) > self._patience_s:
+            self._patience_s = min(2 * self._patience_s, _MOST_PATIENCE_S)
             self._connect()
         if self._epoch is None:
             return
@@ -452,6 +488,7 @@ class Agent:
         offset = wire.number(message, "offset")
         if feed.acknowledge(offset):
             self._progress = time.monotonic()
+            self._patience_s = self._settings.silence_s
         if message.get("rewind") and message.get("round") == feed.round:
             feed.rewind(offset)
         if message.get("final") and feed.final_sent and feed.drained:
@@ -462,7 +499,7 @@ class Agent:
                 feed.remove()
 
     def _refused_by_shard(self, message: dict[str, Any]) -> None:
-        say(f"the aggregator refused a message: {message.get('reason')}")
+        self._tell(f"the aggregator refused a message: {message.get('reason')}")
         if "ring" not in message:
             return
         feed = self._by_id.get(wire.number(message, "ring"))
@@ -478,6 +515,12 @@ class Agent:
             feed.acknowledge(after)
             feed.rewind(after)
             self._announce(feed)
+
+    def _tell(self, text: str) -> None:
+        """Once: what is refused is counted, and may be refused a thousand times."""
+        if text not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(text)
+            say(text)
 
     def _finished_elsewhere(self) -> bool:
         """Did an agent before us say bye, and the aggregator finish?"""
@@ -504,8 +547,7 @@ def main(arguments: list[str]) -> int:
     directory = Path(arguments[0])
     try:
         session = json.loads((directory / "session.json").read_text(encoding="utf-8"))
-        lock = os.open(directory / "agent.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a ring has one reader; held until this process ends
+        lock = hold(directory / AGENT)  # a ring has one reader; held until this process ends
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         agent = Agent(directory, session)
@@ -521,10 +563,15 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, on_sigterm)
     try:
-        return agent.run()
+        status = agent.run()
     except MemscopeError as error:
         say(str(error))
         return error.exit_status
+    if status and is_free(directory / OWNER):
+        # Nobody else is left who could start an aggregator. It reads the rings itself.
+        os.close(lock)
+        start_service("msmemscope.aggregate.server", str(directory), ALONE)
+    return status
 
 
 if __name__ == "__main__":

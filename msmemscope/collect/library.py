@@ -12,26 +12,13 @@ import sys
 import time
 
 from msmemscope.collect.config import Config
+from msmemscope.collect.presence import join, process_start
 from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
 
-JOINED = "joined-"  # joined-<pid>-<start>: a process of this session
 CLOSING = "closing"  # the node process takes no more processes; the directory is about to go
 LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, when there is one
 WAIT_S = 60.0
-
-
-def process_start(pid: int) -> int:
-    """Field 22 of /proc/<pid>/stat (clock ticks after boot); 0 when there is no such process, or only its zombie: a
-    parent that reads our stderr to its end before it waits for its child would wait for ever."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *fields = file.read().rpartition(b")")[2].split()
-        if state in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) < 2:  # other threads may outlive main's
-            return 0
-    except (OSError, ValueError):
-        return 0
-    return int(fields[18])
 
 
 def join_or_create(config: Config) -> Session:
@@ -47,7 +34,6 @@ def join_or_create(config: Config) -> Session:
             joined = _join(config, name)
             if joined is not None:
                 session = joined
-                _register(session)
                 break
             if time.monotonic() > deadline:
                 raise MemscopeError(
@@ -57,8 +43,10 @@ def join_or_create(config: Config) -> Session:
             continue
         if launched:
             _write(session, LAUNCHER, f"{owner} {process_start(owner)}")
-        _register(session)  # before its node process looks for somebody alive
-        start_service("msmemscope.launchers.node", session.directory)
+        join(session.directory, os.getpid())  # before its node process looks for somebody alive
+        start_service("msmemscope.launchers.node", session.directory, owner=session.owner)
+        os.close(session.owner)  # the node process is the owner from now on
+        session.owner = -1
         break
     # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth. Where the
     # library is preloaded into them too, it reads the options here, before Python is up.
@@ -72,13 +60,15 @@ def _join(config: Config, name: str) -> Session | None:
     from msmemscope.collect.place import choose_place
 
     directory = os.path.join(choose_place(config.ring_mib << 20).path, name)
-    if os.path.exists(os.path.join(directory, CLOSING)) or not os.path.exists(os.path.join(directory, "session.json")):
+    closing = os.path.join(directory, CLOSING)
+    if os.path.exists(closing) or not os.path.exists(os.path.join(directory, "session.json")):
         return None
-    return Session.load(directory)
-
-
-def _register(session: Session) -> None:
-    _write(session, f"{JOINED}{os.getpid()}-{process_start(os.getpid())}", "")
+    session = Session.load(directory)
+    mark = join(directory, os.getpid())
+    if os.path.exists(closing):  # it looked for somebody alive before the mark was there
+        os.unlink(mark)
+        return None
+    return session
 
 
 def _write(session: Session, name: str, text: str) -> None:

@@ -12,6 +12,7 @@ import time
 
 from msmemscope.collect.config import Config
 from msmemscope.collect.place import choose_place
+from msmemscope.collect.presence import OWNER, hold
 from msmemscope.errors import MemscopeError
 
 TYPE_CHECKING = False
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
 DISTRIBUTED_VARIABLE = "MSMEMSCOPE_DISTRIBUTED"
 FINISH = "finish"  # this file says: the program has ended, drain and stop
+ALONE = "alone"  # an aggregator's argument: nobody else is left, read the rings and remove the session
 HOOK_LIBRARY = "libascend_kernel_hook.so"
 
 
@@ -29,12 +31,14 @@ class Session:
     """A session directory and what its session.json says.
 
     `mode` is "launched" (a supervisor waits for the program and says when to finish) or "library" (agent and
-    aggregator finish by themselves after the last rank).
+    aggregator finish by themselves after the last rank). `owner` is the descriptor of the lock (presence.py) of who
+    made the session, -1 for everybody else.
     """
 
-    def __init__(self, directory: str, facts: dict[str, object]) -> None:
+    def __init__(self, directory: str, facts: dict[str, object], owner: int = -1) -> None:
         self.directory = directory
         self.facts = facts
+        self.owner = owner
 
     @property
     def id(self) -> str:
@@ -70,6 +74,7 @@ class Session:
         identity = os.urandom(8).hex()
         directory = os.path.join(place.path, name or f"msmemscope-{os.getuid()}-{identity}")
         os.mkdir(directory, 0o700)
+        owner = hold(os.path.join(directory, OWNER))
         now = time.time_ns()
         run = f"run_{time.strftime('%Y%m%d%H%M%S', time.localtime(now // 10**9))}_{identity[:6]}"
         output = os.path.abspath(config.output_path)
@@ -85,7 +90,7 @@ class Session:
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
         }
-        session = cls(directory, facts)
+        session = cls(directory, facts, owner)
         session.write()
         return session
 
@@ -139,17 +144,19 @@ def hook_library() -> str:
     return os.path.join(os.path.dirname(os.path.abspath(beside)), HOOK_LIBRARY)
 
 
-def start_service(module: str, directory: str, preexec_fn: Callable[[], None] | None = None) -> Popen[bytes]:
+def start_service(
+    module: str, directory: str, *words: str, preexec_fn: Callable[[], None] | None = None, owner: int = -1
+) -> Popen[bytes]:
     """Runs the main() of `module` for the session `directory`, as a process in a group of its own: unwatched, out of
-    reach of the user's modules, with nothing on its stdin, and of our files with stderr alone: stdout belongs to the
-    program."""
+    reach of the user's modules, and of our files with stderr alone: stdout belongs to the program. Its stdin is
+    nothing, or the lock of the `owner`, who it becomes."""
     from subprocess import DEVNULL, Popen  # not at the top: a rank that only joins a session never needs it
 
     from msmemscope.isolated import environment_of_service, isolated_command
 
     return Popen(
-        isolated_command(module, directory),
-        stdin=DEVNULL,
+        isolated_command(module, directory, *words),
+        stdin=DEVNULL if owner < 0 else owner,
         stdout=2,
         env=environment_of_service(),
         start_new_session=True,

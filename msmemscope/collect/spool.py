@@ -23,7 +23,10 @@ _FREE_SHARE = 0.8  # of the free space may be taken
 
 
 def spool_directory(session_dir: Path, session: Mapping[str, Any]) -> Path:
-    """Where the spools of a session lie: beside its outputs, else among temporary files; not in memory."""
+    """Where the spools of a session lie: beside its outputs, else among temporary files; not in memory. Those of a
+    session that was moved into its run moved with it."""
+    if (moved := session_dir / "spool").is_dir():
+        return moved
     output = Path(str(session.get("output") or ""))
     there = next((place for place in (output, *output.parents) if place.exists()), output)  # made by who writes first
     parent = output if output.is_absolute() and os.access(there, os.W_OK) else Path(tempfile.gettempdir())

@@ -1,0 +1,53 @@
+"""Takes up what killed runs of this user left: their sessions in shared memory, with records that nobody has read.
+
+In: nothing. Out: one line for each, and a process that stores its records and removes it. Called before a run starts;
+a session counts as left only when its owner, its services and all its processes are provably gone (unsaved.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from msmemscope.collect.presence import OWNER, hold
+from msmemscope.collect.session import ALONE, Session, start_service
+from msmemscope.collect.spool import spool_directory
+from msmemscope.collect.unsaved import deserted, unread_bytes
+
+
+def sweep() -> list[str]:
+    """Starts the storing of every session that was left; what was done, in a line each."""
+    lines = []
+    for path, session in deserted():
+        try:
+            owner = hold(path / OWNER, wait_s=0)
+        except OSError:
+            continue  # somebody else takes it up
+        try:
+            if line := _take_up(path, session, owner):
+                lines.append(line)
+        finally:
+            os.close(owner)
+    return lines
+
+
+def _take_up(path: Path, session: Session | None, owner: int) -> str:
+    if session is None:  # killed before anything was started
+        shutil.rmtree(path, ignore_errors=True)
+        return ""
+    output = Path(str(session.facts.get("output")))
+    missing = session.facts.get("missing")
+    while isinstance(missing, list) and str(output) in missing:  # it was for the run to make
+        output = output.parent
+    if not output.is_dir():
+        unread = unread_bytes(path, session.facts)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(spool_directory(path, session.facts), ignore_errors=True)
+        return f"a run that was killed left {unread} bytes of records, and its output directory is gone: removed"
+    start_service("msmemscope.aggregate.server", str(path), ALONE, owner=owner, preexec_fn=_be_nice)
+    return f"a run that was killed left records: they are being stored in {session.run_directory}"
+
+
+def _be_nice() -> None:
+    os.nice(10)

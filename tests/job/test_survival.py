@@ -1,0 +1,133 @@
+"""Services that cannot live, a killed supervisor, and what they leave: every event is stored, or kept and counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from watched import THREADS, Account, Watched, analyze, build, wait_for
+
+CALLS = 20_000
+ALL = CALLS * THREADS
+Start = Callable[..., Watched]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture
+def start(program: Path, tmp_path: Path) -> Iterator[Start]:
+    started: list[Watched] = []
+
+    def run(**options: int) -> Watched:
+        started.append(Watched(program, tmp_path, calls=CALLS, **options))
+        return started[-1]
+
+    yield run
+    for watched in started:
+        watched.close()
+
+
+def wait_for_events(watched: Watched, calls: int) -> None:
+    wait_for(lambda: min(watched.returned()) >= calls, f"{calls} calls")
+
+
+def info_of(watched: Watched) -> dict[str, object]:
+    found: dict[str, object] = json.loads((watched.run / "run.json").read_text())
+    return found
+
+
+def kill_until_the_end(watched: Watched, service: str) -> int:
+    kills = 0
+
+    def is_over() -> bool:
+        nonlocal kills
+        kills += watched.kill(service)
+        return watched.command.poll() is not None
+
+    wait_for(is_over, "the end of the command")
+    return kills
+
+
+def test_what_an_aggregator_that_cannot_live_did_not_store_is_kept_and_counted(start: Start) -> None:
+    # Given an aggregator that is killed whenever it appears,
+    watched = start(status=7)
+    wait_for_events(watched, 100)
+    kills = kill_until_the_end(watched, "aggregator")
+    # then the command ends with the program's status and says where the records are,
+    assert kills >= 5
+    assert watched.wait() == 7
+    assert f"msmemscope analyze {watched.run}" in watched.stderr
+    assert not watched.session.exists()
+    account = Account.of(watched.run, watched.program)
+    assert account.unread_bytes >= 96 * (ALL - account.stored)
+    # and analyze stores them.
+    analyzed = analyze(watched.run)
+    assert analyzed.returncode == 0, analyzed.stderr
+    assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
+    assert not (watched.run / "unsaved").exists()
+    assert info_of(watched)["finished"] is True
+
+
+def test_the_aggregator_reads_the_rings_of_an_agent_that_cannot_live(start: Start) -> None:
+    watched = start(status=7)
+    wait_for_events(watched, 100)
+    kills = kill_until_the_end(watched, "agent")
+    assert kills >= 5
+    assert watched.wait() == 7
+    assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
+    assert info_of(watched)["finished"] is True
+    assert not watched.session.exists()
+
+
+def test_services_of_a_killed_supervisor_finish_the_run_and_end(start: Start) -> None:
+    watched = start()
+    wait_for_events(watched, 100)
+    services = [wait_for(lambda name=name: watched.service(name), name) for name in ("agent", "aggregator")]
+    assert watched.kill("supervisor")
+    # The program goes on and is watched to its end.
+    wait_for(lambda: not watched.session.exists(), "the session to be removed")
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in services), "the services to end")
+    assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
+    assert info_of(watched)["finished"] is True
+
+
+@pytest.mark.parametrize("survivor", ["agent", "aggregator"])
+def test_the_one_service_that_is_left_stores_everything(start: Start, survivor: str) -> None:
+    watched = start(pause_us=30_000)
+    (victim,) = {"agent", "aggregator"} - {survivor}
+    wait_for(lambda: watched.service(survivor) and watched.service(victim), "both services")
+    assert watched.kill("supervisor")
+    assert watched.kill(victim)
+    wait_for(lambda: not watched.session.exists(), "the session to be removed")
+    assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
+
+
+@pytest.mark.parametrize("taken_up_by", ["analyze", "the next start"])
+def test_a_session_that_nobody_serves_is_taken_up(start: Start, tmp_path: Path, taken_up_by: str) -> None:
+    # Given a run all of whose keepers were killed,
+    watched = start(pause_us=30_000)
+    wait_for(lambda: list(watched.output.glob("run_*/run.json")), "the run")
+    for name in ("supervisor", "agent", "aggregator"):
+        watched.kill(name)
+    # while its program lives nobody touches it:
+    next_start = [sys.executable, "-m", "msmemscope", "--output-path", str(tmp_path / "other"), "true"]
+    subprocess.run(next_start, check=True)
+    assert watched.session.exists()
+    wait_for(lambda: watched.returned() == [CALLS, CALLS], "the program's end")
+    wait_for(lambda: not Path(f"/proc/{watched.program}").exists(), "the program's end")
+    # then what is in its rings reaches the tables.
+    if taken_up_by == "analyze":
+        analyzed = analyze(watched.run)
+        assert analyzed.returncode == 0, analyzed.stderr
+    else:
+        swept = subprocess.run(next_start, check=True, capture_output=True, text=True)
+        assert str(watched.run) in swept.stderr
+    wait_for(lambda: not watched.session.exists(), "the session to be removed")
+    assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)

@@ -1,0 +1,188 @@
+"""A program that knows how often it called its allocator, run under the tool, and what became of its events.
+
+In: allocate.cpp and cudart.cpp beside this file. Out: `Watched`, a running command line whose parts (supervisor, agent,
+aggregator, program) can be killed one by one, and `Account`, which sets what happened against what a run says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from msmemscope.tables import Run
+from msmemscope.vocabulary import Kind
+
+HERE = Path(__file__).resolve().parent
+THREADS = 2  # as in allocate.cpp
+LIMIT_S = 120.0  # far above what anything here takes: it only ends a hang
+EVENTS = (Kind.MALLOC, Kind.FREE)
+
+
+def build(directory: Path) -> Path:
+    """Compiles the program beside its allocator."""
+    library, program = directory / "libcudart.so.12", directory / "allocate"
+    compiler = ["c++", "-std=c++17", "-O1", "-pthread"]
+    soname = f"-Wl,-soname,{library.name}"
+    subprocess.run([*compiler, "-fPIC", "-shared", soname, HERE / "cudart.cpp", "-o", library], check=True)
+    subprocess.run([*compiler, HERE / "allocate.cpp", library, f"-Wl,-rpath,{directory}", "-o", program], check=True)
+    return program
+
+
+def wait_for(condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
+    """The first true value of a condition, or a failure that says what did not come."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {limit_s:.0f} s in vain for {what}")
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or only its zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+class Watched:
+    """One command line. `progress` is the file in which the program says how far it is."""
+
+    def __init__(
+        self,
+        program: Path,
+        place: Path,
+        *,
+        calls: int,
+        pause_us: int = 5000,
+        status: int = 0,
+        output: Path | None = None,
+    ) -> None:
+        self.output = place / "out"
+        self.progress = place / "progress"
+        self.stderr_file = place / "stderr"
+        argv = [program, self.progress, calls, pause_us, status]
+        command = [sys.executable, "-m", "msmemscope", "--output-path", self.output, "--", *argv]
+        with self.stderr_file.open("w") as stderr:
+            self.command = subprocess.Popen(
+                list(map(str, command)),
+                env={**os.environ, "TMPDIR": str(place)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self.program = int(wait_for(self._find_program, f"the program to start: {self.stderr}"))
+        environment = Path(f"/proc/{self.program}/environ").read_bytes().split(b"\0")
+        (session,) = [text.partition(b"=")[2] for text in environment if text.startswith(b"MSMEMSCOPE_SESSION=")]
+        self.session = Path(session.decode())
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_file.read_text()
+
+    @property
+    def run(self) -> Path:
+        (run,) = self.output.glob("run_*")
+        return run
+
+    def returned(self) -> list[int]:
+        """How many calls of each thread have returned."""
+        try:
+            content = self.progress.read_bytes()
+        except OSError:
+            content = b""
+        return list(struct.unpack_from("<2Q", content.ljust(16, b"\0")))
+
+    def service(self, name: str) -> int:
+        """The pid of the agent or the aggregator; 0 while there is none."""
+        try:
+            pid = int((self.session / f"{name}.pid").read_text() or 0)
+        except (OSError, ValueError):
+            return 0
+        return 0 if is_gone(pid) else pid
+
+    def kill(self, name: str) -> bool:
+        """SIGKILL for supervisor, program, agent or aggregator, as the kernel's out-of-memory killer would."""
+        pid = {"supervisor": self.command.pid, "program": self.program}.get(name) or self.service(name)
+        if not pid or is_gone(pid):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: is_gone(pid), f"the end of {name}")
+        return True
+
+    def wait(self) -> int:
+        """The exit status of the command."""
+        try:
+            return self.command.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise AssertionError(f"the command does not return:\n{self.stderr}") from None
+
+    def close(self) -> None:
+        """Ends whatever of it is left."""
+        for name in ("supervisor", "program", "agent", "aggregator"):
+            self.kill(name)
+        self.command.wait()
+
+    def _find_program(self) -> int:
+        try:
+            children = Path(f"/proc/{self.command.pid}/task/{self.command.pid}/children").read_text().split()
+        except OSError:
+            children = []
+        for child in children:
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{child}/exe").resolve().name == "allocate":
+                    return int(child)
+        if self.command.poll() is not None:
+            raise AssertionError(f"status {self.command.returncode} before the program started:\n{self.stderr}")
+        return 0
+
+
+def analyze(run: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "msmemscope", "analyze", str(run)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@dataclass(frozen=True)
+class Account:
+    """What happened to the events of one process."""
+
+    stored: int
+    twice: int
+    counted: int  # as lost
+    unread_bytes: int
+
+    @classmethod
+    def of(cls, path: Path, pid: int) -> Account:
+        run = Run(path)
+        seen: list[Any] = [np.empty((0, 3), np.uint64)]
+        for batch in run.events(columns=["kind", "ts", "tid", "pid"], kinds=EVENTS):
+            mine = batch["pid"].to_numpy() == pid
+            columns = [batch[name].to_numpy()[mine].astype(np.uint64) for name in ("kind", "ts", "tid")]
+            seen.append(np.stack(columns, axis=1))
+        events = np.concatenate(seen)
+        losses = run.info["losses"]
+        gaps = sum(losses.get("gaps", {}).get(kind.name, 0) for kind in EVENTS)
+        counted = gaps + losses.get("deleted_events", 0)
+        twice = len(events) - len(np.unique(events, axis=0))
+        return cls(len(events), twice, counted, losses.get("unread_bytes", 0))
