@@ -12,10 +12,11 @@ import sys
 
 from msmemscope import _native
 from msmemscope.collect.session import Session
-from msmemscope.collect.steps import OptimizerSteps
+from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler
 
 _attached: Session | None = None
 _identified = False
+_hooked = False
 
 _optimizers = OptimizerSteps(_native.boundary)
 
@@ -64,12 +65,13 @@ def attached() -> Session | None:
 
 def _watch_torch() -> None:
     """Registers the optimizer hook, once, when torch is imported."""
+    global _hooked
     optimizer = sys.modules.get("torch.optim.optimizer")
-    if optimizer is None or getattr(optimizer, "_msmemscope_hook", None) is not None:
-        return
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
-    if register is not None:  # torch >= 2.0
-        optimizer._msmemscope_hook = register(_after_optimizer_step)  # type: ignore[attr-defined]
+    if register is not None and not _hooked:  # torch >= 2.0
+        _hooked = True
+        keep_from_compiler(_after_optimizer_step)
+        register(_after_optimizer_step)
 
 
 def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> None:

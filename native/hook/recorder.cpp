@@ -20,6 +20,7 @@
 #include "hook/blocks.h"
 #include "hook/devices.h"
 #include "hook/guard.h"
+#include "hook/steps.h"
 #include "record/process.h"
 #include "stack/stacks.h"
 
@@ -258,20 +259,19 @@ bool open_once() noexcept {
 
 struct Steps {
     std::atomic<bool> locked;
-    u32 counts[4];  // by StepSource
-    u32 leader;     // one more than the StepSource whose boundaries count; 0: none yet
+    StepCounter counter;
 };
 Steps g_steps = {};
 
-// The boundary's number when it counts, else 0.
-u32 count_boundary(u32 source) noexcept {
-    while (g_steps.locked.exchange(true, std::memory_order_acquire)) sched_yield();
-    if (g_steps.leader == 0 || source + 1 < g_steps.leader) g_steps.leader = source + 1;
-    const u32 count = ++g_steps.counts[source];
-    const bool counts = g_steps.leader == source + 1;
-    g_steps.locked.store(false, std::memory_order_release);
-    return counts ? count : 0;
-}
+class StepLock {
+public:
+    StepLock() noexcept {
+        while (g_steps.locked.exchange(true, std::memory_order_acquire)) sched_yield();
+    }
+    ~StepLock() { g_steps.locked.store(false, std::memory_order_release); }
+    StepLock(const StepLock&) = delete;
+    StepLock& operator=(const StepLock&) = delete;
+};
 
 // --- fork and exit ---------------------------------------------------------------------------------------------
 
@@ -450,19 +450,26 @@ MEMSCOPE_API void memscope_remember() {
     g_watch.compare_exchange_strong(off, Watch::REMEMBERING, std::memory_order_acq_rel);
 }
 
-MEMSCOPE_API void memscope_boundary(unsigned source) {
+MEMSCOPE_API void memscope_boundary(unsigned source, unsigned long long stepper) {
     Guard guard;
-    if (!guard || !is_recording() || source >= sizeof g_steps.counts / sizeof g_steps.counts[0] || !ensure_ring())
-        return;
-    const u32 step = count_boundary(source);
+    if (!guard || !is_recording() || source > static_cast<unsigned>(StepSource::OPTIMIZER) || !ensure_ring()) return;
+    RingHeader& header = *g_recorder.ring.header;
+    u32 step = 0;
+    {
+        const StepLock lock;
+        const u64 place = header.head.load(std::memory_order_relaxed);
+        step = g_steps.counter.boundary(static_cast<StepSource>(source), stepper, place);
+        if (step != 0) header.step.store(step, std::memory_order_relaxed);
+    }
     if (step == 0) return;
-    g_recorder.ring.header->step.store(step, std::memory_order_relaxed);
     Event event(Kind::STEP);
     event.record.step = step;
     event.record.attr = step;
     event.record.aux = source;
     event.record.stack_py = capture_python_stack(event.flags);
     emit(event);
+    const StepLock lock;
+    g_steps.counter.begins_at(header.head.load(std::memory_order_relaxed));
 }
 
 MEMSCOPE_API unsigned memscope_current_step() {

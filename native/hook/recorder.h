@@ -78,10 +78,9 @@ void memscope_stop();
 // From OFF to REMEMBERING.
 void memscope_remember();
 
-// A step of `source` (memscope::StepSource, in order of trust) has ended and the next begins. Boundaries are counted
-// per source, and the first one of a more trusted source silences the less trusted: who calls step() after
-// optimizer.step() does not count twice, since both say 1 for the first iteration. Nothing while not recording.
-void memscope_boundary(unsigned source);
+// A boundary of steps, told by `source` (memscope::StepSource, in order of trust). stepper: which optimizer; 0 for the
+// other sources. What counts and how it is numbered: steps.h. Nothing while not recording.
+void memscope_boundary(unsigned source, unsigned long long stepper);
 unsigned memscope_current_step();
 
 // Amends the identity in the ring's header and as META events. A negative value leaves the field as it is.

@@ -90,7 +90,8 @@ void bind_collect(py::module_& module) {
     module.def("start", &memscope_start);
     module.def("stop", &memscope_stop);
     module.def("remember", &memscope_remember, "From off to remembering blocks, until start().");
-    module.def("boundary", &memscope_boundary, py::arg("source"), "A step has ended: vocabulary.StepSource.");
+    module.def("boundary", &memscope_boundary, py::arg("source"), py::arg("stepper") = 0,
+               "A boundary of steps: vocabulary.StepSource, and which optimizer.");
     module.def("current_step", &memscope_current_step);
     module.def("meta", &memscope_meta, py::arg("key"), py::arg("value"));
     module.def("identify", &memscope_identify, py::arg("rank") = -1, py::arg("local_rank") = -1,

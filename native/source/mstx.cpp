@@ -90,7 +90,7 @@ u64 start_range(const Domain* domain, const char* message, const void* stream) n
     const bool is_step = domain == nullptr && strcmp(message, kStep) == 0;
     if (is_step) {
         open_step(range);
-        memscope_boundary(static_cast<unsigned>(StepSource::MSTX));
+        memscope_boundary(static_cast<unsigned>(StepSource::MSTX), 0);
     }
     const Guard guard;
     if (!guard || !ensure_ring()) return range;

@@ -122,18 +122,20 @@ CASE(dlsym_of_a_hooked_name_gives_the_replacement) {
 CASE(steps_are_written_into_later_events) {
     const auto optimizer = static_cast<unsigned>(StepSource::OPTIMIZER);
     const auto api = static_cast<unsigned>(StepSource::API);
-    memscope_boundary(optimizer);
-    early_allocate(kBlock, 1);
-    CHECK_EQUAL(own_memory_events().back().record.step, 1u);
-    // Who calls step() after the optimizer's does not count twice: both say 1 for the first iteration, and from then
-    // on only step() counts.
-    memscope_boundary(api);
-    CHECK_EQUAL(memscope_current_step(), 1u);
-    memscope_boundary(optimizer);
-    CHECK_EQUAL(memscope_current_step(), 1u);
-    memscope_boundary(api);
+    CHECK_EQUAL(own_memory_events().back().record.step, 0u);
+    memscope_boundary(optimizer, 0x1000);  // step 1 has ended
     early_allocate(kBlock, 1);
     CHECK_EQUAL(own_memory_events().back().record.step, 2u);
+    // Who calls step() after the optimizer's does not count twice: both end one iteration, and from then on only step()
+    // counts.
+    memscope_boundary(optimizer, 0x1000);
+    memscope_boundary(api, 0);
+    CHECK_EQUAL(memscope_current_step(), 3u);
+    memscope_boundary(optimizer, 0x1000);
+    CHECK_EQUAL(memscope_current_step(), 3u);
+    memscope_boundary(api, 0);
+    early_allocate(kBlock, 1);
+    CHECK_EQUAL(own_memory_events().back().record.step, 4u);
 }
 
 CASE(threads_share_the_ring) {
@@ -151,18 +153,18 @@ CASE(a_forked_child_has_a_ring_of_its_own_and_its_parents_steps) {
     const pid_t child = fork();
     if (child == 0) {
         early_allocate(kBlock, 32);
-        while (memscope_current_step() != 3) usleep(1000);  // the parent's next step
+        while (memscope_current_step() != 5) usleep(1000);  // the parent's next step
         early_allocate(kBlock, 32);
         _exit(0);
     }
     while (memory_events(static_cast<u32>(child)).empty()) usleep(1000);
-    memscope_boundary(static_cast<unsigned>(StepSource::API));
+    memscope_boundary(static_cast<unsigned>(StepSource::API), 0);
     int status = 0;
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     const auto memory = memory_events(static_cast<u32>(child));
     CHECK_EQUAL(memory.size(), 2u);
-    CHECK_EQUAL(memory[0].record.step, 2u);
-    CHECK_EQUAL(memory[1].record.step, 3u);
+    CHECK_EQUAL(memory[0].record.step, 4u);
+    CHECK_EQUAL(memory[1].record.step, 5u);
     for (const std::string& path : rings()) {
         Ring ring;
         CHECK_EQUAL(ring.open(path.c_str(), false), 0);
