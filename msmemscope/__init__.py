@@ -83,7 +83,9 @@ def stop() -> None:
 def step() -> None:
     """Says that a step ends here and the next begins; call it once per iteration. Does nothing while not recording.
 
-    With a call at the end of each iteration, iteration i (counted from 0) is step i.
+    The n-th call ends step n, as in upstream: with a call at the end of each iteration, iteration n (counted from 1) is
+    step n. What is recorded before the first call carries the number 0. In a program whose steps were counted by its
+    optimizer until now, the numbers go on from the one reached.
     """
     if not _running():
         return

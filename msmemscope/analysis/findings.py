@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _leak_sentence(finding: Finding) -> str:
     total = f"{format_bytes(finding.bytes / max(count, 1))} after {steps:,} steps"
     if count > 1:
         total += f" ({format_bytes(finding.bytes)} on {count} ranks)"
-    if finding.first_step > 1:
+    if finding.first_step > FIRST_STEP:
         total += f", since step {finding.first_step:,}"
     p_value = evidence.get("p_value")
     if p_value is not None:

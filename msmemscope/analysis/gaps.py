@@ -19,11 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.findings import device_name, pool_name
+from msmemscope.analysis.steps import FIRST_STEP
 
 Columns = Mapping[str, npt.NDArray[Any]]
-
-FIRST_STEP = 2
-"""Upstream's first step that counts: allocations of the first iteration are not typical."""
 
 
 @dataclass(frozen=True)

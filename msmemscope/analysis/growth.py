@@ -22,7 +22,7 @@ the numbers it cannot be told from inputs that get longer on purpose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,15 @@ class Growth:
     confidence: float
     """1 - p, less for few events."""
 
+    def later(self, steps: int) -> Growth:
+        """The same growth where counting began `steps` earlier."""
+        return replace(
+            self,
+            first_step=self.first_step + steps,
+            last_step=self.last_step + steps,
+            events=frozenset(step + steps for step in self.events),
+        )
+
 
 class TrendTest:
     """Mann-Kendall and Theil-Sen on a series, remembering results: ranks of one job often give the same series."""
@@ -150,7 +159,8 @@ def find_growth(
     """Judge one site, which allocated `allocs` blocks in all.
 
     All arrays have one value per step 0..S, S the last complete step: bytes and blocks held at the END of the step;
-    bytes and blocks of the survivors by step of birth. Step 0 is the program's start and never evidence of growth.
+    bytes and blocks of the survivors by step of birth. Step 0 stands for the first iteration and all before it, and is
+    never evidence of growth.
     """
     last = len(live_bytes) - 1
     if last < limits.min_steps:

@@ -41,6 +41,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.growth import CORROBORATE, STRICT, Growth, Thresholds, TrendTest, find_growth
+from msmemscope.analysis.steps import WARM_UP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class LeakOptions:
     """A cause that keeps less per step and rank is not reported: a list of scalar losses is no leak worth a word (a
     device pool's smallest block is 512 bytes). Applied to whole causes, not to single sites."""
     min_steps: int = STRICT.min_steps
-    """Complete steps after step 0 below which nothing is claimed; not less than the test needs."""
+    """Complete steps after the first iteration below which nothing is claimed; not less than the test needs."""
 
 
 def find_leaks(
@@ -139,13 +140,13 @@ class _View:
         if not self.count or not len(self.point_key):
             return np.zeros(0, dtype=np.intp)
         last = self.site_last
-        long = last >= STRICT.min_steps
+        long = last >= WARM_UP + STRICT.min_steps
         # Integral of the level over time, per point; sums may wrap around, differences within a site are exact.
         held = np.zeros(len(self.point_key) + 1, dtype=np.int64)
         span = np.diff(self.point_step, append=0)
         same_site = np.diff(self.point_key >> 32, append=-1) == 0
         held[1:] = np.cumsum(np.where(same_site, self.point_bytes * span, 0))
-        one, two = last // 3, 2 * last // 3
+        one, two = WARM_UP + (last - WARM_UP) // 3, WARM_UP + 2 * (last - WARM_UP) // 3
         (until_one, _), (until_two, _), (until_last, level) = (self._until(step, held) for step in (one, two, last))
         second = (until_two - until_one) / np.maximum(two - one, 1)
         third = (until_last - until_two) / np.maximum(last - two, 1)
@@ -154,17 +155,18 @@ class _View:
 
     def growth(self, site: int, limits: Thresholds) -> Growth | None:
         last = int(self.site_last[site])
-        if last < limits.min_steps:
+        if last < WARM_UP + limits.min_steps:
             return None
+        # One place for all that comes before the second iteration, and one for each step from there on.
         points = slice(self.first_point[site], self.first_point[site + 1])
-        at = np.searchsorted(self.point_step[points], np.arange(last + 1), side="right")
+        at = np.searchsorted(self.point_step[points], np.arange(WARM_UP, last + 1), side="right")
         births = slice(self.first_birth[site], self.first_birth[site + 1])
         born = self.birth_step[births] <= last
-        steps = self.birth_step[births][born]
-        born_bytes, born_blocks = np.zeros((2, last + 1), dtype=np.int64)
-        born_bytes[steps] = self.birth_bytes[births][born]
-        born_blocks[steps] = self.birth_blocks[births][born]
-        return find_growth(
+        places = np.maximum(self.birth_step[births][born] - WARM_UP, 0)
+        born_bytes, born_blocks = np.zeros((2, last - WARM_UP + 1), dtype=np.int64)
+        np.add.at(born_bytes, places, self.birth_bytes[births][born])
+        np.add.at(born_blocks, places, self.birth_blocks[births][born])
+        growth = find_growth(
             np.r_[0, self.point_bytes[points]][at],
             np.r_[0, self.point_blocks[points]][at],
             born_bytes,
@@ -173,6 +175,7 @@ class _View:
             self.test,
             limits,
         )
+        return None if growth is None else growth.later(WARM_UP)
 
     def _until(self, step: Ints, held: Ints) -> tuple[Ints, Ints]:
         """Per site: sum of its levels over steps 0..step, and the level at the end of `step`."""
@@ -430,14 +433,14 @@ def _notes(tracked: Tracked, job: list[int], last_step: Ints, min_steps: int) ->
         if process.is_main and last_step[number] >= -1 and number in tracked.last_complete_step:
             steps[_rank_key(process, number)] = int(tracked.last_complete_step[number])
     newest = {key: step for key, step in steps.items() if not any(k[0] == key[0] and k[1] > key[1] for k in steps)}
-    few = {key: step for key, step in newest.items() if step < min_steps}
+    few = {key: step for key, step in newest.items() if step < WARM_UP + min_steps}
     if not few:
         return []
     ranks = tuple(sorted(key[0] for key in few if key[0] >= 0))
-    most = max(max(few.values()) + 1, 0)
+    most = max(0, *few.values())
     who = "The program" if not ranks else f"Rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}"
     text = (
-        f"{who}: {most} complete steps were seen; whether anything leaks is only said from {min_steps + 1} on. "
+        f"{who}: {most} complete steps were seen; whether anything leaks is only said from {WARM_UP + min_steps} on. "
         "Run longer, or call msmemscope.step() once per iteration."
     )
     return [

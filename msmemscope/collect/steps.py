@@ -15,7 +15,7 @@ from msmemscope.vocabulary import StepSource
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, FunctionType, ModuleType
+    from types import FrameType, ModuleType
 
 
 class OptimizerSteps:
@@ -59,7 +59,7 @@ def _is_nested(torch_optimizers: ModuleType | None, frame: FrameType | None) -> 
     return False
 
 
-def keep_from_compiler(hook: FunctionType) -> None:
+def keep_from_compiler(hook: Callable[..., None]) -> None:
     """Lets torch.compile call `hook` as it is: it would try to compile what an optimizer calls, and warn about it.
 
     This is what torch.compiler.disable() does, which cannot be had without importing all of the compiler.

@@ -20,6 +20,7 @@ import numpy as np
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
+from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.dump_rows import frame_text
@@ -351,7 +352,8 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
         }
         match = np.array([line in wanted for line in lines], bool)[inverse]
         match &= np.isin(ranks, finding.ranks) if finding.ranks else ranks < 0
-        match &= (live["step"] >= finding.first_step) & (live["step"] <= finding.last_step)
+        first = finding.first_step if finding.first_step >= FIRST_STEP else 0  # the first iteration may be step 0
+        match &= (live["step"] >= first) & (live["step"] <= finding.last_step)
         marks |= match & np.array([pool == finding.pool for pool in pools], bool)[pool_of]
     if rank is not None:
         marks &= ranks == rank

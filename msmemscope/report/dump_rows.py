@@ -278,7 +278,9 @@ class RowBuilder:
             "STEP" if step else known.get(aux, NOT_APPLICABLE)
             for step, aux in zip(steps.tolist(), columns["aux"].tolist(), strict=True)
         ]
-        numbers = pc.if_else(pa.array(steps), _numbers(columns["step"]), _constant(NOT_APPLICABLE, n))
+        # msmemscope.step() ends a step; the event tells which one begins.
+        ended = _numbers(columns["step"].astype(np.int64) - 1)
+        numbers = pc.if_else(pa.array(steps), ended, _constant(NOT_APPLICABLE, n))
         attrs = self._no_attr(n)
         # Only the rows of START_TRACE have figures of a card here (dump.py).
         started = (columns["aux"] == SystemEvent.START_TRACE) & ~steps & (columns["device_total"] >= 0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.steps import FIRST_STEP
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -36,9 +37,9 @@ class Holding:
     pool: str
     peak_bytes: int  # largest sum of the processes' peaks within one step
     end_bytes: int  # at the end of the last complete step; without one, when the processes were last heard of
-    growth_bytes: int  # between the ends of the first and the last complete step, the warm-up step 0 left out
+    growth_bytes: int  # between the ends of the first and the last complete step, the first iteration left out
     growth_per_step: float
-    steps: int  # complete ones, step 0 left out
+    steps: int  # complete ones, the first iteration left out
     leaks: int
     leaked_bytes: int
 
@@ -252,7 +253,7 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
     bounds = [*np.flatnonzero(begins_pool[begins_step]).tolist(), len(step)]
     for begin, stop in pairwise(bounds):
         rank, attempt, device_type, device, pool = (int(key[begins_step[begin]]) for key in keys_sorted)
-        window = np.arange(begin, stop)[complete[begin:stop] & (step[begin:stop] >= 1)]
+        window = np.arange(begin, stop)[complete[begin:stop] & (step[begin:stop] >= FIRST_STEP)]
         growth = int(end[window[-1]] - end[window[0]]) if len(window) else 0
         span = int(step[window[-1]] - step[window[0]]) if len(window) else 0
         name, kind = None if rank < 0 else rank, pool_name(pool, device_type)

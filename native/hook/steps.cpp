@@ -59,7 +59,7 @@ u32 StepCounter::boundary(StepSource source, u64 stepper, u64 place) noexcept {
     } else {
         return 0;
     }
-    return is_more_trusted && ends_the_same_step(place) ? 0 : count(source, place);
+    return is_more_trusted && ends_the_same_step(place) ? number_ : count(source, place);
 }
 
 StepCounter::Stepper& StepCounter::obtain(u64 key) noexcept {

@@ -25,7 +25,8 @@ class StepCounter {
 public:
     // A boundary of `source`. stepper: who of them, told apart by any number; an address that is given to another one
     // later makes that one go on in the first one's place. place: bytes recorded so far. Returns the number of the step
-    // that begins, or 0 when the boundary does not count.
+    // that begins, which is that of the step that has just begun when both boundaries end one iteration; 0 when the
+    // boundary does not count.
     u32 boundary(StepSource source, u64 stepper, u64 place) noexcept;
     // Where the step that has just begun begins, once its boundary is recorded itself.
     void begins_at(u64 place) noexcept { place_ = place; }

@@ -26,11 +26,11 @@ def test_a_restarted_rank_is_a_new_attempt_and_never_mixed_with_the_old(watch: W
     assert set(attempts) == {(0, 0), (1, 0), (0, 1), (1, 1)}
     assert len({p.pid for p in attempts.values()}) == 4
     steps = _steps_by_ring(run)
-    # Rank 1 died in step 6: what it had recorded until then is there, that step included.
-    assert steps[attempts[1, 0].ring] == (0, 6)
+    # Rank 1 died in step 7: what it had recorded until then is there, that step included.
+    assert steps[attempts[1, 0].ring] == (0, 7)
     # The second attempt counts its own steps: 24 of them, and what follows the last.
     for rank in (0, 1):
-        assert steps[attempts[rank, 1].ring] == (0, 24)
+        assert steps[attempts[rank, 1].ring] == (0, 25)
     # Both attempts together would show the line with other bytes or more than once.
     assert not differences(read_truth(program), read_findings(outcome.run / "cluster/leaks.csv"))
 

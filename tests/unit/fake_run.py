@@ -182,8 +182,9 @@ def leaky_job(path: Path = Path("run"), *, ranks: int = 4, steps: int = 24, leak
     for rank in range(ranks):
         ring, now = rank + 1, 1000
         run.malloc(now, 0x100, 1 << 20, ring=ring, stack_py=scratch)
-        for step in range(steps):
-            base = (step + 1) << 24
+        for iteration in range(steps):
+            step = iteration + 1 if iteration else 0  # as msmemscope.step() counts: see native/hook/steps.h
+            base = (iteration + 1) << 24
             run.malloc(now + 1, base, 65536, ring=ring, step=step, stack_py=scratch)
             run.malloc(now + 2, base + 0x100000, 4096, ring=ring, step=step, stack_py=loss)
             if not leaking:
@@ -191,7 +192,7 @@ def leaky_job(path: Path = Path("run"), *, ranks: int = 4, steps: int = 24, leak
             elif rank == 2:
                 run.malloc(now + 3, base + 0x200000, 1 << 20, ring=ring, step=step, stack_py=hoard)
             run.free(now + 4, base, ring=ring, step=step)
-            run.add(Kind.STEP, now + 5, ring=ring, step=step + 1, attr=step + 1, stack_py=loop)
+            run.add(Kind.STEP, now + 5, ring=ring, step=iteration + 2, attr=iteration + 2, stack_py=loop)
             now += 1000
     return run
 

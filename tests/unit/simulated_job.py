@@ -119,7 +119,11 @@ class Worker:
             self.job.sites[block.site]["frees"] += 1
 
     def next_step(self) -> None:
+        """Ends an iteration. The first one and all before it is step 0, and no event carries the number 1."""
         self.levels.append(self._level())
+        if self.step == 0:
+            self.levels.append(self._level())
+            self.step = 1
         self.late.clear()
         self.step += 1
 

@@ -98,10 +98,10 @@ def test_steps_csv_and_parquet_agree(analysis: Analysis, tmp_path: Path) -> None
     table = pq.read_table(tmp_path / "steps.parquet")
     rows = read(tmp_path / "cluster" / "steps.csv")
     assert list(rows[0]) == table.column_names
-    assert len(rows) == table.num_rows == 4 * 25
-    first = rows[25 * 2 + 5]
+    assert len(rows) == table.num_rows == 4 * 26
+    first = rows[26 * 2 + 6]
     assert (first["rank"], first["step"], first["device"], first["pool"], first["complete"]) == (
-        "2", "5", "cpu", "HOST", "true",
+        "2", "6", "cpu", "HOST", "true",
     )  # fmt: skip
     start = (1 << 20) + 5 * (4096 + (1 << 20))
     assert int(first["start_bytes"]) == start
@@ -122,10 +122,10 @@ def test_summary_adds_the_processes_of_a_rank_up(tmp_path: Path) -> None:
     )
     for ring, size in ((1, 1000), (2, 500), (3, 300)):
         run.malloc(1, 0x1000, size, ring=ring)
-        for step in range(1, 4):
+        for step in range(2, 5):
             run.add(Kind.STEP, 10 * step, ring=ring, step=step)
             run.malloc(10 * step + 1, step << 16, 64, ring=ring, step=step)
-    run.free(35, 0x9000, ring=3, step=3)
+    run.free(45, 0x9000, ring=3, step=4)
 
     made = analyse(run)
     write_cluster(tmp_path, made.tracked, made.summary)
@@ -134,7 +134,7 @@ def test_summary_adds_the_processes_of_a_rank_up(tmp_path: Path) -> None:
     assert (summary["ranks"], summary["missing_ranks"], summary["processes"]) == ("0,2", "1", 3)
     assert summary["losses"] == {"gaps.MALLOC": 7}
     assert summary["anomalies"]["unknown_free"]["count"] == 1
-    assert (summary["first_step"], summary["last_step"]) == (0, 2)
+    assert (summary["first_step"], summary["last_step"]) == (0, 3)
     both, single = summary["holdings"]
     assert (both["rank"], both["end_bytes"], both["peak_bytes"]) == (0, 1500 + 4 * 64, 1500 + 6 * 64)
     assert (both["growth_bytes"], both["growth_per_step"]) == (2 * 64, 2 * 64)

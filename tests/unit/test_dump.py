@@ -66,7 +66,7 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     stack = run.frames(frame("/src/train.py", "f", 10), frame("/src/train.py", "<module>", 11))
     run.add(Kind.SYSTEM, 10, aux=SystemEvent.START_TRACE)
     run.malloc(11, 0x1000, 512, stack_py=stack, used=512)
-    run.add(Kind.STEP, 12, step=1, attr=1, aux=StepSource.API)
+    run.add(Kind.STEP, 12, step=2, attr=2, aux=StepSource.API)  # the first msmemscope.step()
     run.free(13, 0x1000)
     run.add(Kind.SYSTEM, 14, aux=SystemEvent.STOP_TRACE)
 

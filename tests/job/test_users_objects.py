@@ -1,0 +1,141 @@
+"""Nothing of ours hangs on what belongs to the program: all it does with models and optimizers goes as without us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import LIMIT_S, Watch, environment, torchrun
+
+START = """
+import copy, io, pickle, weakref
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+def train(model, optimizer, steps=2, dtype=torch.float32):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8, dtype=dtype)).square().mean().backward()
+        optimizer.step()
+
+def show(model):
+    print(sum(float(p.double().sum()) for p in model.parameters()))
+
+train(model, optimizer)
+"""
+
+KINDS = {
+    # torch swaps no tensor that somebody has a weak reference to.
+    "swap": """
+torch.__future__.set_swap_module_params_on_conversion(True)
+model.to(torch.float64)
+for state in optimizer.state.values():
+    for name, value in state.items():
+        state[name] = value.to(torch.float64)
+train(model, optimizer, dtype=torch.float64)
+""",
+    "attributes": """
+print(sorted(vars(optimizer)), sorted(optimizer.param_groups[0]))
+for one in (model, *model.modules(), optimizer, *model.parameters()):
+    # An optimizer's own hook is on its profiler; torch itself refers to neither weakly.
+    print(type(one).__name__, weakref.getweakrefcount(one), sorted(getattr(one, "__dict__", ())))
+    for name in ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks", "_forward_hooks", "_backward_hooks"):
+        print(len(getattr(one, name, None) or ()))
+""",
+    "deepcopy": """
+twin, its = copy.deepcopy((model, optimizer))
+train(twin, its)
+show(twin)
+""",
+    "pickle": """
+twin, its = pickle.loads(pickle.dumps((model, optimizer)))
+train(twin, its)
+show(twin)
+file = io.BytesIO()
+torch.save({"model": model, "optimizer": optimizer.state_dict()}, file)
+file.seek(0)
+twin = torch.load(file, weights_only=False)["model"]
+show(twin)
+print(file.getbuffer().nbytes)
+""",
+    "compile": """
+import torch._dynamo
+@torch.compile(backend="eager")
+def step():
+    optimizer.step()
+compiled = torch.compile(model, backend="eager")
+for _ in range(3):
+    optimizer.zero_grad()
+    compiled(torch.ones(4, 8)).square().mean().backward()
+    step()
+print({reason.split("Developer")[0]: n for reason, n in torch._dynamo.utils.counters["graph_break"].items()})
+print(dict(torch._dynamo.utils.counters["stats"]))
+""",
+}
+
+SHARDED = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+torch.__future__.set_swap_module_params_on_conversion(True)
+torch.manual_seed(0)
+mesh = init_device_mesh("cpu", (2,))
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(2)])
+for layer in model:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for iteration in range(4):
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    # What module.to() of another device does when parameters are offloaded: every DTensor is swapped.
+    model._apply(lambda tensor: tensor.clone())
+total = sum(float(p.full_tensor().sum()) for p in model.parameters())
+if dist.get_rank() == 0:
+    print(type(next(model.parameters()).data).__name__, total)
+dist.destroy_process_group()
+"""
+
+
+def plain(argv: list[str | Path]) -> tuple[int, str, str]:
+    done = subprocess.run(
+        list(map(str, argv)), env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_sees_its_objects_as_without_us(watch: Watch, tmp_path: Path, kind: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(START + KINDS[kind] + "show(model)\n")
+    status, stdout, stderr = plain([sys.executable, program])
+    assert status == 0, stderr
+
+    watched = watch(sys.executable, program)
+
+    assert (watched.status, watched.stdout) == (0, stdout), watched.stderr
+    # The compiler says what it cannot do once; of us it has nothing to say.
+    assert "msmemscope" not in "".join(line for line in watched.stderr.splitlines() if "arning" in line)
+    assert "in steps 0-" in watched.stderr  # its steps were seen
+
+
+def test_sharded_parameters_can_be_moved_after_a_step(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "sharded.py"
+    program.write_text(SHARDED)
+    argv = torchrun(2, program)
+    status, stdout, stderr = plain(argv)
+    assert status == 0, stderr
+
+    watched = watch(*argv)
+
+    assert (watched.status, watched.stdout) == (0, stdout), watched.stderr
+    assert "in steps 0-4" in watched.stderr
