@@ -131,6 +131,7 @@ def write_dumps(
         tracker = BlockTracker()
         builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
         writers: dict[int, _ProcessWriter] = {}
+        by_ends = _rings_told_by_ends(run, rank) if 1 in selection.steps else set()
         for index, process in enumerate(p for p in run.processes if p.rank == rank):
             tracker.add_process(index, -1)
             writers[process.ring] = _ProcessWriter(
@@ -144,6 +145,7 @@ def write_dumps(
                 report,
                 usage,
                 [incident for incident in incidents if incident.process.ring == process.ring],
+                by_ends=not by_ends.isdisjoint({process.ring, process.parent_ring}),
             )
         try:
             for ring, columns in events_of_rank(run, rank):
@@ -159,6 +161,15 @@ def write_dumps(
     if progress:
         progress(f"writing {file_format} files", len(wanted), len(wanted))
     return report
+
+
+def _rings_told_by_ends(run: Run, rank: int | None) -> set[int]:
+    """The processes of a rank whose steps were first told by their ends and not by mstx ranges."""
+    first: dict[int, int] = {}
+    for batch in run.events(rank=rank, columns=["aux", "ring"], kinds=(Kind.STEP,)):
+        for ring, aux in zip(batch.column("ring").to_pylist(), batch.column("aux").to_pylist(), strict=True):
+            first.setdefault(int(ring), aux)
+    return {ring for ring, source in first.items() if source != StepSource.MSTX}
 
 
 def affordable_stack_depth(run: Run, sites: dict[str, Any], limit_bytes: int) -> int | None:
@@ -248,6 +259,8 @@ class _ProcessWriter:
         report: DumpReport,
         usage: UsageIndex,
         incidents: Sequence[Incident],
+        *,
+        by_ends: bool,  # its steps were first told by their ends
     ) -> None:
         self._process = process
         self._index = index
@@ -267,7 +280,8 @@ class _ProcessWriter:
         self._levels = PoolLevels()
         self._start_unseen = selection.launched
         self._kinds = kind_mask(selection.kinds())
-        self._steps = np.array(sorted(selection.steps), np.uint32)
+        # Events of the first iteration carry 0 when steps are told by their ends.
+        self._steps = np.array(sorted(selection.steps | ({0} if by_ends else set())), np.uint32)
         self._chronology = Chronology()
         self._files: dict[str, DumpFile] = {}
         self._shared: list[Columns] = []  # rows that every device file shows, also one that is opened later
@@ -305,7 +319,9 @@ class _ProcessWriter:
         # Upstream has a STEP row for msmemscope.step() only; its other steps are seen by their mstx ranges.
         keep &= (columns["kind"] != Kind.STEP) | (columns["aux"] == StepSource.API)
         if len(self._steps):
-            inside = np.isin(columns["step"], self._steps) & ~self._ends.outside(columns)
+            # A STEP carries the step that begins, and has a row for the one that it ends.
+            step = columns["step"] - (columns["kind"] == Kind.STEP).astype(np.uint32)
+            inside = np.isin(step, self._steps) & ~self._ends.outside(columns)
             free = columns["kind"] == Kind.FREE
             keep &= inside | free | (columns["kind"] == Kind.SYSTEM)
             columns = {
