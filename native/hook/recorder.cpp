@@ -28,6 +28,7 @@ namespace memscope {
 
 __thread int t_inside = 0;
 std::atomic<Watch> g_watch{Watch::OFF};
+std::atomic<bool (*)(CardUse&)> g_ask_card{nullptr};
 
 namespace {
 
@@ -204,10 +205,32 @@ int open_ring() noexcept {
     return Ring::publish(path);
 }
 
+// As start() found the card: START_TRACE may be written later, by whoever makes the ring.
+struct {
+    std::atomic<i16> device{kNoDevice};
+    std::atomic<i64> used{kUnknown}, total{kUnknown};
+} g_at_start;
+
+void ask_card() noexcept {
+    const Guard guard;
+    CardUse card = {kNoDevice, kUnknown, kUnknown};
+    const auto ask = g_ask_card.load(std::memory_order_acquire);
+    if (!guard || ask == nullptr || !ask(card)) card = {kNoDevice, kUnknown, kUnknown};
+    g_at_start.device = card.device;
+    g_at_start.used = card.used;
+    g_at_start.total = card.total;
+}
+
 void emit_system(SystemEvent what) noexcept {
     const Guard guard;  // whether or not we are inside one: emit() itself calls nothing that is hooked
     Event event(Kind::SYSTEM);
     event.record.aux = static_cast<u32>(what);
+    if (what == SystemEvent::START_TRACE && g_at_start.device != kNoDevice) {
+        event.record.device_type = static_cast<u8>(DeviceType::NPU);
+        event.record.device = g_at_start.device;
+        event.record.used = g_at_start.used;
+        event.record.total = g_at_start.total;
+    }
     emit(event);
 }
 
@@ -433,6 +456,7 @@ MEMSCOPE_API void memscope_set_wait_ns(unsigned long long ns) {
 }
 
 MEMSCOPE_API void memscope_start() {
+    if (!is_recording()) ask_card();
     if (g_watch.exchange(Watch::RECORDING, std::memory_order_acq_rel) == Watch::RECORDING) return;
     // A process without a ring gets it, and this mark, with its first event: see open_once.
     if (has_ring()) emit_system(SystemEvent::START_TRACE);

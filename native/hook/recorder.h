@@ -27,6 +27,14 @@ inline bool is_recording() noexcept {
     return __builtin_expect(g_watch.load(std::memory_order_relaxed) == Watch::RECORDING, 0);
 }
 
+// What the card of the calling thread holds. Set by the source whose runtime can be asked; called by start() alone, on
+// the program's own thread and outside of all hooks, so that it may call the runtime. False: it has none.
+struct CardUse {
+    i16 device;
+    i64 used, total;
+};
+extern std::atomic<bool (*)(CardUse&)> g_ask_card;
+
 struct Event {
     Kind kind;
     u8 flags = 0;

@@ -43,7 +43,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(KERNEL_START, 24,                                                                                                \
       "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                  \
     X(KERNEL_END, 25, "as KERNEL_START")                                                                               \
-    X(MARK, 26, "name: text, in an mstx domain `domain: text`; ptr: stream; attr: string, domain")                     \
+    X(MARK, 26,                                                                                                        \
+      "name: text, in an mstx domain `domain: text`; ptr: stream; attr: string, domain; device: the thread's")         \
     X(RANGE_START, 27, "name: as MARK; ptr: stream; attr: range id; aux: 1 when the range is a step")                  \
     X(RANGE_END, 28, "attr: range id; aux: as RANGE_START")                                                            \
     X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")          \
@@ -59,7 +60,7 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "alive then, are derived by readers)")                                                                           \
     X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                     \
     X(CALL, 38, "name: function; ts: start; attr: end")                                                                \
-    X(SYSTEM, 39, "aux: SystemEvent")                                                                                  \
+    X(SYSTEM, 39, "aux: SystemEvent; START_TRACE: device, used and total of the thread's card, where it has one")      \
     X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                   \
     X(GAP, 41,                                                                                                         \
       "size: events lost; aux: their kind; ptr, attr: ring offsets between which they are missing; name: why")         \

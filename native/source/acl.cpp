@@ -47,22 +47,34 @@ Block host_block(const void* ptr, u64 size, const char* function) noexcept {
     return block;
 }
 
-// A request for memory of the thread's current device. AscendCL may be asked here, where its own call has returned and
-// the program itself might ask next; inside the driver's calls nobody knows which locks the runtime holds.
+// The card of the calling thread. AscendCL may be asked in start() and here, where its own call has returned and the
+// program itself might ask next; inside the driver's calls nobody knows which locks the runtime holds.
+bool ask_card(CardUse& card) noexcept {
+    int device = -1;
+    const auto get_device = original_of<Status (*)(int*)>(g_get_device);
+    if (get_device == nullptr || get_device(&device) != 0) return false;
+    card = {physical_device(static_cast<i16>(device)), kUnknown, kUnknown};
+    std::size_t available = 0, total = 0;
+    const auto get_mem_info = original_of<Status (*)(int, std::size_t*, std::size_t*)>(g_get_mem_info);
+    if (get_mem_info != nullptr && get_mem_info(kAllMemory, &available, &total) == 0 && total >= available) {
+        card.used = static_cast<i64>(total - available);
+        card.total = static_cast<i64>(total);
+    }
+    return true;
+}
+
+__attribute__((constructor)) void offer_card() { g_ask_card.store(ask_card, std::memory_order_release); }
+
+// A request for memory of the thread's current device.
 Block device_block(u64 size, const char* function) noexcept {
     Block block = host_block(nullptr, size, function);
     block.device_type = DeviceType::NPU;
     block.device = kNoDevice;
     block.flags = 0;
-    int device = -1;
-    const auto get_device = original_of<Status (*)(int*)>(g_get_device);
-    if (get_device == nullptr || get_device(&device) != 0) return block;
-    block.device = physical_device(static_cast<i16>(device));
-    std::size_t available = 0, total = 0;
-    const auto get_mem_info = original_of<Status (*)(int, std::size_t*, std::size_t*)>(g_get_mem_info);
-    if (get_mem_info != nullptr && get_mem_info(kAllMemory, &available, &total) == 0 && total >= available) {
-        block.used = static_cast<i64>(total - available);
-        block.total = static_cast<i64>(total);
+    if (CardUse card; ask_card(card)) {
+        block.device = card.device;
+        block.used = card.used;
+        block.total = card.total;
     }
     return block;
 }

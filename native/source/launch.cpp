@@ -34,14 +34,6 @@ struct ThreadState {
 };
 __thread ThreadState t_launch = {0, false, false, kAsk};
 
-i16 current_device() noexcept {
-    i32 device = -1;
-    for (const auto* get : {&g_rt_get_device, &g_acl_get_device})
-        if (const auto ask = original_of<int (*)(i32*)>(*get))
-            if (ask(&device) == 0 && device >= 0) return physical_device(static_cast<i16>(device));
-    return kNoDevice;
-}
-
 void emit_launch(const Task& task, u64 name, u64 ts) noexcept {
     Event event(Kind::KERNEL_LAUNCH);
     event.record.ts = ts;
@@ -62,7 +54,7 @@ __attribute__((noinline)) bool begin_launch() noexcept {
     if (!guard) return false;
     start_task_reports();
     if (t_launch.unread != kNoDevice) {
-        const i16 device = t_launch.unread == kAsk ? current_device() : t_launch.unread;
+        const i16 device = t_launch.unread == kAsk ? current_npu() : t_launch.unread;
         t_launch.unread = kNoDevice;
         if (is_selected(DeviceType::NPU, device) && !read_kernel_times(device)) t_launch.unread = device;
     }
@@ -78,7 +70,7 @@ __attribute__((noinline)) void end_launch(int status) noexcept {
     const Guard guard;
     if (!guard) return;
     report_lost("launch", "a launch without task report: its KERNEL_LAUNCH has no name, and its times are not known");
-    const Task unknown = {current_device(), 0, 0};
+    const Task unknown = {current_npu(), 0, 0};
     if (is_selected(DeviceType::NPU, unknown.device)) emit_launch(unknown, 0, t_launch.began);
 }
 
@@ -169,6 +161,14 @@ void after_fork_in_child() { t_launch = {0, false, false, kAsk}; }
 __attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
 
 }  // namespace
+
+i16 current_npu() noexcept {
+    i32 device = -1;
+    for (const auto* get : {&g_rt_get_device, &g_acl_get_device})
+        if (const auto ask = original_of<int (*)(i32*)>(*get))
+            if (ask(&device) == 0 && device >= 0) return physical_device(static_cast<i16>(device));
+    return kNoDevice;
+}
 
 void task_launched(const Task& task, u64 name) noexcept {
     t_launch.told = true;

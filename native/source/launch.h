@@ -16,6 +16,9 @@ struct Task {
     u32 number;
 };
 
+// The card of the calling thread, as the runtime says; kNoDevice when it has none. Call inside a Guard.
+i16 current_npu() noexcept;
+
 // Launched by this thread. `name`: string id of the kernel, 0 when not known. Call inside a Guard, while recording.
 void task_launched(const Task& task, u64 name) noexcept;
 

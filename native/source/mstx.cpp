@@ -12,6 +12,7 @@
 
 #include "hook/guard.h"
 #include "hook/recorder.h"
+#include "source/launch.h"
 #include "source/mstx_abi.h"
 #include "source/mstx_domains.h"
 #include "source/mstx_pools.h"
@@ -68,10 +69,17 @@ u64 intern_message(const Domain* domain, const char* message) noexcept {
     return intern_text(text, domain_bytes + 2 + bytes);
 }
 
+// Marks and ranges belong to the card of their thread, as upstream writes them.
+void set_card(Event& event) noexcept {
+    event.record.device = current_npu();
+    if (event.record.device != kNoDevice) event.record.device_type = static_cast<u8>(DeviceType::NPU);
+}
+
 // Inside a Guard, while recording.
 void emit_text(Event& event, const Domain* domain, const char* message, const void* stream) noexcept {
     event.record.name = intern_message(domain, message);
     event.record.ptr = stream == nullptr ? 0 : stream_id(stream);
+    set_card(event);
     emit(event);
 }
 
@@ -110,6 +118,7 @@ void end_range(u64 range) noexcept {
     Event event(Kind::RANGE_END);
     event.record.attr = range;
     event.record.aux = is_step ? 1 : 0;
+    set_card(event);
     emit(event);
 }
 

@@ -452,6 +452,28 @@ CASE(marks_carry_text_domain_and_stream) {
     CHECK_EQUAL(marks[5].record.ptr, reinterpret_cast<u64>(stream));
 }
 
+CASE(marks_and_ranges_are_of_their_threads_card) {
+    new_events();
+    CHECK_EQUAL(aclrtSetDevice(1), 0);
+    mstxMarkA("on the second", nullptr);
+    const std::uint64_t range = mstxRangeStartA("on the second", nullptr);
+    std::thread([range] {
+        mstxMarkA("on none", nullptr);
+        CHECK_EQUAL(aclrtSetDevice(0), 0);
+        mstxDomainMarkA(mstxDomainCreateA("mine"), "on the first", nullptr);
+        mstxRangeEnd(range);
+    }).join();
+    CHECK_EQUAL(aclrtSetDevice(0), 0);
+    std::vector<i16> devices;
+    for (const Seen& one : new_events()) {
+        if (one.kind != Kind::MARK && one.kind != Kind::RANGE_START && one.kind != Kind::RANGE_END) continue;
+        devices.push_back(one.record.device);
+        const auto type = one.record.device == kNoDevice ? DeviceType::NONE : DeviceType::NPU;
+        CHECK_EQUAL(static_cast<int>(one.record.device_type), static_cast<int>(type));
+    }
+    CHECK((devices == std::vector<i16>{kCard1, kCard1, kNoDevice, kCard0, kCard0}));
+}
+
 CASE(range_ids_are_unique_also_while_nothing_is_recorded) {
     memscope_stop();
     constexpr int kThreads = 4, kRanges = 500;

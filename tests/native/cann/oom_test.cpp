@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cann.h"
@@ -22,6 +23,7 @@ int aclrtMalloc(void** out, std::size_t size, int policy);
 int aclrtMallocAlign32(void** out, std::size_t size, int policy);
 int aclrtMallocPhysical(void** handle, std::size_t size, const void* properties, std::uint64_t flags);
 int aclrtFree(void* ptr);
+int aclrtGetMemInfo(int memory, std::size_t* available, std::size_t* total);
 }
 
 namespace {
@@ -147,6 +149,33 @@ CASE(while_stopped_nothing_is_told) {
     CHECK_EQUAL(aclrtMalloc(&block, kTooMuch, 0), static_cast<int>(kAclCode));
     CHECK_EQUAL(own_events().size(), before);
     memscope_start();
+}
+
+CASE(start_says_what_the_threads_card_holds) {
+    CHECK_EQUAL(aclrtSetDevice(1), 0);
+    void* block = nullptr;
+    CHECK_EQUAL(aclrtMalloc(&block, 8 << 20, 0), 0);
+    std::size_t available = 0, total = 0;
+    CHECK_EQUAL(aclrtGetMemInfo(1, &available, &total), 0);
+    memscope_stop();
+    const auto before = own_events().size();
+    std::thread(memscope_start).join();  // a thread without a card
+    memscope_stop();
+    memscope_start();
+    memscope_start();  // no second time
+    const auto all = own_events();
+    std::vector<EventRecord> starts;
+    for (std::size_t i = before; i < all.size(); ++i)
+        if (all[i].kind == Kind::SYSTEM && all[i].record.aux == static_cast<u32>(SystemEvent::START_TRACE))
+            starts.push_back(all[i].record);
+    CHECK_EQUAL(starts.size(), 2u);
+    CHECK_EQUAL(starts[0].device, kNoDevice);
+    CHECK_EQUAL(starts[0].total, kUnknown);
+    CHECK_EQUAL(starts[1].device, 1);
+    CHECK_EQUAL(static_cast<int>(starts[1].device_type), static_cast<int>(DeviceType::NPU));
+    CHECK_EQUAL(starts[1].total, static_cast<i64>(total));
+    CHECK_EQUAL(starts[1].used, static_cast<i64>(total - available));
+    CHECK_EQUAL(aclrtFree(block), 0);
 }
 
 // AscendCL's function is hooked and calls the driver's, which is hooked too: our frames lie on top and in between.
