@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from tracker import PROCESSES, STREAMS, empty
 
-from msmemscope.aggregate.store import write_events
+from msmemscope.aggregate.event_part import write_events
 from msmemscope.aggregate.wire import Batch
 from msmemscope.report.analysed import analyse
 from msmemscope.report.block_table import write_blocks
 from msmemscope.report.dump import Selection, write_dumps
-from msmemscope.tables import Run
+from msmemscope.tables import SCHEMA_VERSION, Run
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 SEGMENT = 2 << 20
@@ -58,26 +58,30 @@ def batch_of(ring: int, offset: int, columns: dict[str, Any]) -> Batch:
 
 def make_run(path: Path, events: int, stream: str) -> None:
     held: dict[int, list[tuple[int, Batch]]] = {n: [] for n in range(PROCESSES)}
-    numbers = dict.fromkeys(held, 0)
+    ends = dict.fromkeys(held, 0)  # offsets
+    number = 0
+    (path / "events").mkdir(parents=True)
 
-    def flush(process: int) -> None:
-        folder = path / "events" / f"rank={process:05d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_events(held[process], folder / f"part-{numbers[process]:06d}.parquet")
-        numbers[process] += 1
-        held[process] = []
+    def flush() -> None:
+        nonlocal number
+        write_events(
+            [pair for pairs in held.values() for pair in pairs], path / "events" / f"part-{number:06d}.parquet"
+        )
+        number += 1
+        for pairs in held.values():
+            pairs.clear()
 
     def add(process: int, columns: dict[str, Any]) -> None:
-        held[process].append((100 + process, batch_of(process + 1, 0, columns)))
-        if sum(batch.n for _, batch in held[process]) >= PART_ROWS:
-            flush(process)
+        held[process].append((100 + process, batch_of(process + 1, ends[process], columns)))
+        ends[process] = held[process][-1][1].end
+        if sum(batch.n for pairs in held.values() for _, batch in pairs) >= PART_ROWS:
+            flush()
 
     for process in held:
         add(process, segments(events // PROCESSES // 16_001 + 1))
     for process, columns in STREAMS[stream](events, 65_536):
         add(process, {name: column.copy() for name, column in columns.items()})
-    for process in held:
-        flush(process)
+    flush()
     entries = [
         {
             **dict.fromkeys(("local_rank", "group_rank", "attempt", "created_ns", "wall_offset_ns"), 0),
@@ -93,7 +97,7 @@ def make_run(path: Path, events: int, stream: str) -> None:
         }
         for process in held
     ]
-    (path / "run.json").write_text(json.dumps({"schema": 1, "session": "f00d", "processes": entries}))
+    (path / "run.json").write_text(json.dumps({"schema": SCHEMA_VERSION, "session": "f00d", "processes": entries}))
 
 
 def bytes_below(path: Path, pattern: str) -> int:
@@ -132,8 +136,8 @@ def main() -> int:
         for name, cpu, wall in spent:
             print(f"{name:<28}{cpu:8.2f} s{cpu / whole:8.0%}   wall {wall:.2f} s")
         for name, pattern in (
-            ("events/", "events/*/*"),
-            ("blocks/", "blocks/*/*"),
+            ("events/", "events/*"),
+            ("blocks/", "blocks/*"),
             ("per-device CSV", "msmemscope_*/*/dump/*"),
         ):
             size = bytes_below(path, pattern)

@@ -41,7 +41,7 @@ def main() -> int:
         used, wall, run = ingest(Path(directory) / "full", writer, core, options.events, options.rings)
         events = sum(entry["events"] for entry in run.info["processes"])
         assert events == options.events // options.rings * options.rings, "not everything arrived"
-        size = sum(path.stat().st_size for path in run.path.glob("events/*/*.parquet"))
+        size = sum(path.stat().st_size for path in run.path.glob("events/*.parquet"))
         os.sched_setaffinity(0, {core})
         begun = time.process_time(), time.monotonic()
         tracked = blocks.track(run)

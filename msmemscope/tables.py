@@ -1,15 +1,15 @@
 """A run on disk, for reading: what happened, in which processes, and what the ids stand for.
 
 In: the directory that the aggregator made (see docs/formats.md). Out: Arrow record batches, one Parquet row group
-at a time, so that a run larger than memory can be walked through. Nothing here writes. A part that cannot be read
-is left out and named in ``Run.skipped``.
+at a time, so that a run larger than memory can be walked through. Nothing here writes. What cannot be read is left
+out, named in ``Run.skipped`` and counted in ``Run.unreadable_rows``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,14 @@ import pyarrow.parquet as pq
 
 from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
+from msmemscope.parts import Bad, Part, open_parts
 from msmemscope.run_files import Anchor
 from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import EVENT_COLUMNS
 
-SCHEMA_VERSION = 1
-BATCH_ROWS = 1 << 17
+SCHEMA_VERSION = 2
 MOST_RANKS = 1 << 20  # of a job: the missing ones are listed
 UNKNOWN_TEXT = "unknown"
-
-# Key of a part's metadata: what the part holds of which ring,
-# {"<ring id, 16 hex digits>": {"ranges": [[from_offset, to_offset], ...], "rows", "first_ts", "last_ts",
-#                               "holes", "invalid"}}
-RINGS_KEY = b"memscope.rings"
 
 _ARROW = {"u1": pa.uint8(), "u4": pa.uint32(), "u8": pa.uint64(), "i2": pa.int16(), "i8": pa.int64()}
 EVENT_SCHEMA = pa.schema(
@@ -58,8 +53,6 @@ USAGE_SCHEMA = pa.schema(
         ("ring", pa.uint64()),
     ]
 )
-
-Bad = (OSError, pa.ArrowException, ValueError)  # what pyarrow raises over a damaged file
 
 
 # Of run.json, what readers rely on; `annotation` as annotations.py reads it.
@@ -148,6 +141,7 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.skipped: list[str] = []
+        self._unreadable: dict[tuple[str, int], int] = {}  # (file, row group) -> its rows
         try:
             self._files = Anchor(self.path)
             info = plain_json(self._files.json("run.json"))
@@ -175,58 +169,47 @@ class Run:
         """The ranks that recorded something."""
         return sorted({process.rank for process in self.processes if process.rank is not None})
 
+    @property
+    def unreadable_rows(self) -> int:
+        """Rows that could not be read so far, in files whose footer is whole (the others do not say how many)."""
+        return sum(self._unreadable.values())
+
     def events(
         self,
         *,
         rank: int | None = None,
+        rings: Collection[int] | None = None,
         columns: Sequence[str] | None = None,
         kinds: Collection[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of events; those of one ring come in the order in which they were recorded.
 
-        rank: only its processes; None: everything, also processes that belong to no rank. columns: of
-        EVENT_SCHEMA, None: all. kinds: only these (vocabulary.Kind). Memory: one row group.
+        rank: only its processes; None: everything, also processes that belong to no rank. rings: only these processes.
+        Whoever wants all of them takes one pass without either, or goes by `groups`: each pass over some decodes whole
+        row groups. columns: of EVENT_SCHEMA, None: all. kinds: only these (vocabulary.Kind). Memory: one row group.
         """
         wanted = list(columns) if columns is not None else EVENT_SCHEMA.names
         read = list(dict.fromkeys([*wanted, *(["kind"] if kinds is not None else [])]))
-        rings = None if rank is None else {process.ring for process in self.processes if process.rank == rank}
-        for path in self._event_parts():
-            try:
-                file = pq.ParquetFile(path)
-                inside = part_rings(file.schema_arrow.metadata)
-                if rings is not None and not rings & inside.keys():
-                    continue
-                mixed = rings is not None and not inside.keys() <= rings
-                names = list(dict.fromkeys([*read, "ring"])) if mixed else read
-                batches = file.iter_batches(batch_size=BATCH_ROWS, columns=names)
-            except Bad as error:
-                self._skip(path, error)
-                continue
-            while True:
-                try:
-                    batch = next(batches, None)
-                except Bad as error:
-                    self._skip(path, error)
-                    break
-                if batch is None:
-                    break
-                if mixed and rings is not None:
-                    batch = batch.filter(pc.is_in(batch["ring"], pa.array(sorted(rings), pa.uint64())))
+        if rank is not None:
+            of_rank = {process.ring for process in self.processes if process.rank == rank}
+            rings = of_rank if rings is None else of_rank.intersection(rings)
+        for part in self._event_parts:
+            for batch in part.read(rings, read, self._skip):
                 if kinds is not None:
                     batch = batch.filter(pc.is_in(batch["kind"], pa.array(sorted(map(int, kinds)), pa.uint8())))
                 if batch.num_rows:
                     yield batch.select(wanted)
 
+    def groups(self, most: int = 32) -> Iterator[list[Process]]:
+        """All processes, at most so many at a time, such that the events of a group lie together in the parts."""
+        processes = sorted(self.processes, key=lambda p: layout_key(p.rank, p.created_ns, p.ring))
+        for start in range(0, len(processes), most):
+            yield processes[start : start + most]
+
     def usage(self) -> pa.Table:
         """The samples of memory use that the agents took: USAGE_SCHEMA."""
-        path = self.path / "usage.parquet"
-        if not path.exists():
-            return USAGE_SCHEMA.empty_table()
-        try:
-            return pq.read_table(path)
-        except Bad as error:
-            self._skip(path, error)
-            return USAGE_SCHEMA.empty_table()
+        names = [*self._files.names("", "usage.parquet"), *self._files.names("usage", "part-*.parquet")]
+        return pa.concat_tables([USAGE_SCHEMA.empty_table(), *(self._table(name, USAGE_SCHEMA) for name in names)])
 
     def string(self, id: int) -> str:
         """The text of a string id, made plain (text.py): "" for 0, "unknown" for one that was never defined."""
@@ -244,16 +227,33 @@ class Run:
 
     # --- below: parts and definitions ---------------------------------------------------------------------
 
-    def _event_parts(self) -> list[Path]:
-        return sorted(
-            (self.path / "events").glob("rank=*/part-*.parquet"), key=lambda path: (path.parent.name, path.name)
-        )
+    @cached_property
+    def _event_parts(self) -> list[Part]:
+        return open_parts(self._files, "events", EVENT_SCHEMA, self._skip)
 
-    def _skip(self, path: Path, error: Exception) -> None:
-        where = str(path.relative_to(self.path))
+    def _table(self, name: str, schema: pa.Schema) -> pa.Table:
+        """A small file; empty when it cannot be read."""
+        try:
+            with self._files.open(name) as file:
+                return pq.read_table(file, schema=schema)
+        except Bad as error:
+            self._skip(name, error, rows=self._rows_of(name))
+            return schema.empty_table()
+
+    def _rows_of(self, name: str) -> int:
+        """The number of rows of a file that cannot be read, 0 when not even its footer can."""
+        try:
+            with self._files.open(name) as file:
+                return int(pq.read_metadata(file).num_rows)
+        except Bad:
+            return 0
+
+    def _skip(self, name: str, error: Exception, row_group: int = -1, rows: int = 0) -> None:
+        """Notes once what could not be read. row_group: -1 for the whole file. rows: 0 when not known."""
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if not any(line.startswith(where + ":") for line in self.skipped):
-            self.skipped.append(f"{where}: {first_line}")
+        self._unreadable[name, row_group] = rows
+        if not any(line.startswith(name + ":") for line in self.skipped):
+            self.skipped.append(f"{name}: {first_line}")
 
     def _frame(self, id: int) -> Frame:
         if id not in self._frames:
@@ -267,12 +267,7 @@ class Run:
 
     def _definitions(self, name: str, schema: pa.Schema) -> _Definitions:
         if name not in self._defined:
-            tables = []
-            for path in sorted((self.path / name).glob("part-*.parquet")):
-                try:
-                    tables.append(pq.read_table(path, schema=schema))
-                except Bad as error:
-                    self._skip(path, error)
+            tables = [self._table(part, schema) for part in self._files.names(name, "part-*.parquet")]
             self._defined[name] = _Definitions(pa.concat_tables(tables) if tables else schema.empty_table())
         return self._defined[name]
 
@@ -293,13 +288,7 @@ class _Definitions:
         return {name: self._table[name][row].as_py() for name in self._table.column_names}
 
 
-def rank_folder(rank: int | None) -> str:
-    """The directory of a rank's parts below events/ and blocks/; None: of processes that are no rank."""
-    return "rank=none" if rank is None else f"rank={rank:05d}"
-
-
-def part_rings(metadata: dict[bytes, bytes] | None) -> dict[int, dict[str, Any]]:
-    """What a part holds of which ring; the entries are described at RINGS_KEY."""
-    if not metadata or RINGS_KEY not in metadata:
-        raise ValueError("not a part of an events table: its metadata names no ring")
-    return {int(ring, 16): dict(entry) for ring, entry in json.loads(metadata[RINGS_KEY]).items()}
+def layout_key(rank: int | None, created_ns: int, ring: int) -> tuple[int, int, int]:
+    """The order of rings within a part: ranks first, so that what is read together lies together. A matter of speed
+    only: a rank that becomes known later changes nothing but the place."""
+    return 1 << 62 if rank is None else rank, created_ns, ring

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from msmemscope.aggregate import wire
+from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.journal import Journal
 from msmemscope.aggregate.meta import Meta
-from msmemscope.aggregate.store import Chunk, Store, Stored
+from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.wire import Batch, WireError
-from msmemscope.tables import Bad
+from msmemscope.parts import Bad
 from msmemscope.text import plain
 from msmemscope.vocabulary import Kind
 
@@ -212,7 +213,7 @@ class Shard:
         return [self._ack(id, ring.expected, 0, rewind=False, final=ring.final)]
 
     def _take(self, ring: Ring, batch: Batch) -> None:
-        self._pending.add(ring.rank, int(ring.identity["pid"]), batch)
+        self._pending.add(ring.rank, int(ring.identity["created_ns"]), int(ring.identity["pid"]), batch)
         ring.stored = ring.stored.joined(Stored.of(batch))
         ring.expected = batch.end
         ring.meta.take(batch)

@@ -1,19 +1,16 @@
-"""Writes the tables of a run: event parts, definitions, usage.
+"""The tables of a run, for writing: event parts, definitions, usage.
 
 In: checked batches. Out: Parquet files under the run directory, each written under a temporary name and then
-renamed, so a part is whole or not there. The metadata of an event part says which byte range of which ring it
-holds; from that a restarted aggregator knows what it need not replay.
-
-Encodings are chosen for memory events (measured by benchmarks/ingest.py): times and counters as deltas, the rest
-by dictionary, except columns of one value, which zstd alone makes as small in half the time, at its fastest level.
+renamed, so a part is whole or not there. The metadata of an event part (event_part.py) says which byte range of which
+ring it holds; from that a restarted aggregator knows what it need not replay.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,85 +19,36 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msmemscope.aggregate.event_part import Stored, discarded_on_error, private, write_events
 from msmemscope.aggregate.wire import Batch
-from msmemscope.tables import (
-    EVENT_SCHEMA,
-    FRAME_SCHEMA,
-    RINGS_KEY,
-    STACK_SCHEMA,
-    STRING_SCHEMA,
-    USAGE_SCHEMA,
-    Bad,
-    part_rings,
-    rank_folder,
-)
-from msmemscope.vocabulary import EVENT_COLUMNS
+from msmemscope.parts import Bad, part_rings
+from msmemscope.tables import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 
-ROW_GROUP_ROWS = 1 << 18
-_CHUNK_ROWS = 1 << 14
-DELTA_COLUMNS = ("ts", "used", "total")
 _MAX_REMEMBERED_IDS = 1 << 20
-_DTYPE = {**EVENT_COLUMNS, "pid": "<i4", "ring": "<u8"}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What stands in the tables of one ring."""
-
-    ranges: tuple[tuple[int, int], ...] = ()  # sorted, merged
-    rows: int = 0
-    first_ts: int = 0
-    last_ts: int = 0
-    holes: int = 0
-    invalid: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.ranges[-1][1] if self.ranges else 0
-
-    def covers(self, offset: int) -> bool:
-        return any(start <= offset < end for start, end in self.ranges)
-
-    def joined(self, other: Stored) -> Stored:
-        both = [one for one in (self, other) if one.rows]
-        return Stored(
-            _merge([*self.ranges, *other.ranges]),
-            self.rows + other.rows,
-            min((one.first_ts for one in both), default=0),
-            max((one.last_ts for one in both), default=0),
-            self.holes + other.holes,
-            self.invalid + other.invalid,
-        )
-
-    @classmethod
-    def of(cls, batch: Batch) -> Stored:
-        times = np.frombuffer(batch.cols["ts"], "<u8")
-        first, last = (int(times.min()), int(times.max())) if batch.n else (0, 0)
-        return cls(((batch.offset, batch.end),), batch.n, first, last, batch.holes, batch.invalid)
-
-    @classmethod
-    def from_metadata(cls, entry: Mapping[str, Any]) -> Stored:
-        counts = (int(entry[name]) for name in ("rows", "first_ts", "last_ts", "holes", "invalid"))
-        return cls(_merge([(int(start), int(end)) for start, end in entry["ranges"]]), *counts)
-
-    def to_metadata(self) -> dict[str, object]:
-        """As tables.RINGS_KEY describes it."""
-        return asdict(self)
+_DEFINITIONS = {"strings": STRING_SCHEMA, "frames": FRAME_SCHEMA, "stacks": STACK_SCHEMA}
+_SAMPLE = ["ts", "ring", "device"]  # what makes a row of usage the same
 
 
 @dataclass
 class Chunk:
     """What one roll turns into parts. A roll that failed half-way is continued: parts once written are noted."""
 
-    batches: list[tuple[str, int, Batch]] = field(default_factory=list)  # folder of the rank, pid, batch
+    batches: list[tuple[int, Batch]] = field(default_factory=list)  # pid, batch; as they came
+    places: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # ring -> layout_key
     usage: list[dict[str, object]] = field(default_factory=list)
     segments: list[Path] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     rows: int = 0
+    bytes: int = 0  # of the journal
 
-    def add(self, rank: int | None, pid: int, batch: Batch) -> None:
-        self.batches.append((rank_folder(rank), pid, batch))
+    def add(self, rank: int | None, created_ns: int, pid: int, batch: Batch) -> None:
+        self.batches.append((pid, batch))
+        self.places[batch.ring] = layout_key(rank, created_ns, batch.ring)
         self.rows += batch.n
+
+    def by_ring(self) -> list[tuple[int, Batch]]:
+        """The batches of each ring together, in its order."""
+        return sorted(self.batches, key=lambda one: self.places[one[1].ring])
 
     @property
     def empty(self) -> bool:
@@ -113,9 +61,9 @@ class Store:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._numbers: dict[str, int] = {}
-        self._known_ids: set[tuple[str, int]] = set()
+        self._known_ids: dict[str, set[int]] = {name: set() for name in _DEFINITIONS}
         self.corrupt: list[str] = []
-        for name in ("events", "strings", "frames", "stacks", "usage"):
+        for name in ("events", *_DEFINITIONS, "usage"):
             (run / name).mkdir(mode=0o700, exist_ok=True)
 
     def scan(self) -> dict[int, Stored]:
@@ -124,61 +72,75 @@ class Store:
         for left_over in self._run.glob("*/**/*.tmp"):
             left_over.unlink()
         stored: dict[int, Stored] = {}
-        for path in sorted(self._run.glob("events/rank=*/part-*.parquet")):
+        for path in sorted(self._run.glob("events/part-*.parquet")):
             try:
                 found = part_rings(pq.read_metadata(path).metadata)
                 contents = {ring: Stored.from_metadata(entry) for ring, entry in found.items()}
             except (*Bad, KeyError, TypeError):
-                os.replace(path, path.with_suffix(".corrupt"))
-                self.corrupt.append(str(path.relative_to(self._run)))
+                self._set_aside(path)
                 continue
             for ring, one in contents.items():
                 stored[ring] = stored.get(ring, Stored()).joined(one)
+        for name, schema in {**_DEFINITIONS, "usage": USAGE_SCHEMA}.items():
+            for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
+                try:
+                    pq.read_table(path, schema=schema)
+                except Bad:
+                    self._set_aside(path)
         return stored
 
     def write(self, chunk: Chunk) -> None:
         """Turns a chunk into parts. OSError or ArrowException: call again with the same chunk later."""
-        batches = [batch for _, _, batch in chunk.batches]
+        batches = [batch for _, batch in chunk.batches]
         # Definitions first: an event in a table never refers to what is only in the journal.
-        for name, table in (("strings", self._strings(batches)), ("frames", self._frames(batches)),
-                            ("stacks", self._stacks(batches))):  # fmt: skip
-            self._write_once(chunk, name, table)
-        for folder in sorted({folder for folder, _, _ in chunk.batches}):
-            mine = [(pid, batch) for name, pid, batch in chunk.batches if name == folder]
-            self._write_once(chunk, f"events/{folder}", None, mine)
-        self._write_once(chunk, "usage", pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA))
+        for name, table_of in (("strings", self._strings), ("frames", self._frames), ("stacks", self._stacks)):
+            if name not in chunk.written:
+                table = table_of(batches)
+                if table.num_rows:
+                    write_parquet(table, self._next_part(name))
+                    self._remember(name, table["id"].to_numpy())
+                chunk.written.add(name)
+        if "events" not in chunk.written:
+            if batches:
+                write_events(chunk.by_ring(), self._next_part("events"))
+            chunk.written.add("events")
+        if chunk.usage:
+            write_parquet(pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA), self._next_part("usage"))
 
     def merge_usage(self) -> None:
-        """Joins the usage parts into usage.parquet. A sample that was sent twice is kept once."""
-        parts = sorted(self._run.glob("usage/part-*.parquet"))
-        whole = self._run / "usage.parquet"
-        tables = []
-        for path in [*([whole] if whole.exists() else []), *parts]:
-            try:
-                tables.append(pq.read_table(path, schema=USAGE_SCHEMA))
-            except Bad:
-                self.corrupt.append(str(path.relative_to(self._run)))
-        table = pa.concat_tables(tables) if tables else USAGE_SCHEMA.empty_table()
-        devices = table["device"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        keys = np.rec.fromarrays([table["ts"].to_numpy(), table["ring"].to_numpy(), devices])
-        first = np.unique(keys, return_index=True)[1]
-        write_parquet(table.take(first), whole)
-        for path in parts:
+        """Joins the usage parts into usage.parquet, two in memory at a time.
+
+        A sample is kept once: one that stands twice was rolled, then replayed from a journal that a killed aggregator
+        had not deleted yet, so its second place is the part behind its first.
+        """
+        folder, whole = self._run / "usage", self._run / "usage.parquet"
+        if not folder.is_dir():
+            return
+        temporary = whole.with_suffix(".tmp")
+        earlier = USAGE_SCHEMA.empty_table()
+        with discarded_on_error(temporary):
+            with pq.ParquetWriter(private(temporary), USAGE_SCHEMA, compression="zstd") as writer:
+                for path in [*([whole] if whole.exists() else []), *sorted(folder.glob("part-*.parquet"))]:
+                    try:
+                        table = pq.read_table(path, schema=USAGE_SCHEMA)
+                    except Bad:
+                        self.corrupt.append(str(path.relative_to(self._run)))
+                        continue
+                    fresh = _first_seen(earlier, table)
+                    if fresh.num_rows:
+                        writer.write_table(fresh)
+                    earlier = table
+            os.replace(temporary, whole)
+        for path in folder.glob("part-*.parquet"):
             path.unlink()
-        (self._run / "usage").rmdir()
+        with suppress(OSError):  # what was set aside stays
+            folder.rmdir()
 
     # --- below: one table each ---------------------------------------------------------------------------
 
-    def _write_once(
-        self, chunk: Chunk, name: str, table: pa.Table | None, events: Sequence[tuple[int, Batch]] | None = None
-    ) -> None:
-        if name in chunk.written:
-            return
-        if events is not None:
-            write_events(events, self._next_part(name))
-        elif table is not None and table.num_rows:
-            write_parquet(table, self._next_part(name))
-        chunk.written.add(name)
+    def _set_aside(self, path: Path) -> None:
+        os.replace(path, path.with_suffix(".corrupt"))
+        self.corrupt.append(str(path.relative_to(self._run)))
 
     def _next_part(self, name: str) -> Path:
         folder = self._run / name
@@ -192,11 +154,15 @@ class Store:
     def _new_ids(self, name: str, ids: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         """Rows of the first occurrence of every id that was not written before."""
         unique, first = np.unique(ids, return_index=True)
-        if len(self._known_ids) > _MAX_REMEMBERED_IDS:
-            self._known_ids.clear()  # duplicates are allowed, so forgetting costs disk, not truth
-        fresh = [row for id, row in zip(unique.tolist(), first, strict=True) if (name, id) not in self._known_ids]
-        self._known_ids.update((name, int(ids[row])) for row in fresh)
-        return np.array(sorted(fresh), np.intp)
+        known = self._known_ids[name]
+        return np.sort(first[[id not in known for id in unique.tolist()]]) if known else np.sort(first)
+
+    def _remember(self, name: str, ids: npt.NDArray[Any]) -> None:
+        """Only once they are written: what a full disk kept out is tried again."""
+        known = self._known_ids[name]
+        if len(known) > _MAX_REMEMBERED_IDS:
+            known.clear()  # duplicates are allowed, so forgetting costs disk, not truth
+        known.update(ids.tolist())
 
     def _strings(self, batches: Sequence[Batch]) -> pa.Table:
         ids = _joined((batch.strings["id"] for batch in batches), "<u8")
@@ -232,82 +198,19 @@ class Store:
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Writes a small table whole, or not at all."""
     temporary = path.with_suffix(".tmp")
-    pq.write_table(table, _private(temporary), compression="zstd")
-    os.replace(temporary, path)
+    with discarded_on_error(temporary):
+        pq.write_table(table, private(temporary), compression="zstd")
+        os.replace(temporary, path)
 
 
-def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
-    """Writes one part from (pid, batch) pairs in their order."""
-    temporary = path.with_suffix(".tmp")
-    schema = EVENT_SCHEMA.with_metadata({RINGS_KEY: json.dumps(_contents(batch for _, batch in events))})
-    columns, varying, constant = [], [], set()
-    for name in schema.names:
-        column, varies = _column(name, events)
-        columns.append(column)
-        if not varies:
-            constant.add(name)
-        elif name not in DELTA_COLUMNS:
-            varying.append(name)
-    with pq.ParquetWriter(
-        _private(temporary),
-        schema,
-        compression="zstd",
-        compression_level={name: -5 if name in constant else 1 for name in schema.names},
-        use_dictionary=varying,
-        column_encoding=dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
-        dictionary_pagesize_limit=4 << 20,
-        write_statistics=["ts", "kind", "step", "ring"],
-    ) as writer:
-        writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
-    os.replace(temporary, path)
-
-
-def _column(name: str, events: Sequence[tuple[int, Batch]]) -> tuple[pa.ChunkedArray, bool]:
-    """One column of a part, and whether it holds more than one value."""
-    dtype = np.dtype(_DTYPE[name])
-    arrow = EVENT_SCHEMA.field(name).type
-    pieces = [(batch.n, _piece(name, dtype, pid, batch)) for pid, batch in events if batch.n]
-    if any(len(piece) > 1 for _, piece in pieces) or len({piece[0].item() for _, piece in pieces}) > 1:
-        full = [piece if len(piece) == n else np.full(n, piece[0], dtype) for n, piece in pieces]
-        return pa.chunked_array([pa.array(values, arrow) for values in full], arrow), True
-    # One value: the same short chunk again and again, so that no memory is filled only to be compressed away.
-    rows = sum(n for n, _ in pieces)
-    chunk = pa.array(np.full(min(rows, _CHUNK_ROWS), pieces[0][1][0] if pieces else 0, dtype), arrow)
-    chunks = [chunk] * (rows // _CHUNK_ROWS) + [chunk.slice(0, rows % _CHUNK_ROWS)]
-    return pa.chunked_array(chunks, arrow), False
-
-
-def _piece(name: str, dtype: np.dtype[np.generic], pid: int, batch: Batch) -> npt.NDArray[np.generic]:
-    if name == "pid":
-        return np.array([pid], dtype)
-    if name == "ring":
-        return np.array([batch.ring], dtype)
-    return np.frombuffer(batch.cols[name], dtype)
-
-
-def _contents(batches: Iterable[Batch]) -> dict[str, dict[str, object]]:
-    """The metadata of a part of these batches."""
-    stored: dict[int, Stored] = {}
-    for batch in batches:
-        stored[batch.ring] = stored.get(batch.ring, Stored()).joined(Stored.of(batch))
-    return {f"{ring:016x}": one.to_metadata() for ring, one in stored.items()}
+def _first_seen(earlier: pa.Table, table: pa.Table) -> pa.Table:
+    """The rows of `table` whose process, device and time neither stand in `earlier` nor in a row before."""
+    both = pa.concat_tables([earlier.select(_SAMPLE), table.select(_SAMPLE)])
+    devices = both["device"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    keys = np.rec.fromarrays([both["ts"].to_numpy(), both["ring"].to_numpy(), devices])
+    first = np.sort(np.unique(keys, return_index=True)[1]) - earlier.num_rows
+    return table.take(pa.array(first[first >= 0]))
 
 
 def _joined(blobs: Iterable[bytes], dtype: str) -> npt.NDArray[Any]:
     return np.frombuffer(b"".join(blobs), dtype)
-
-
-def _private(path: Path) -> str:
-    """Makes the file ours alone before anything is in it."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    return str(path)
-
-
-def _merge(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)

@@ -239,7 +239,7 @@ def event_columns(batch: pa.RecordBatch, names: Sequence[str] = TRACKER_COLUMNS)
 def rows_by_ring(ring: pa.Array) -> Iterator[tuple[int, Any]]:
     """Cuts the rows of one batch by ring: (ring id, slice or row numbers), rows of a ring in their order.
 
-    Batches come from one ring or from a few in long runs, which become slices and are not copied.
+    A batch comes from one ring or from several, one after the other: they become slices and are not copied.
     """
     if isinstance(ring, pa.DictionaryArray):
         names = _values(ring.dictionary)
@@ -248,14 +248,15 @@ def rows_by_ring(ring: pa.Array) -> Iterator[tuple[int, Any]]:
         names, codes = None, _values(ring)
     if len(codes) == 0:
         return
+    order = None
     starts = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    if len(starts) * 64 <= len(codes):
-        bounds = [0, *starts.tolist(), len(codes)]
-        parts: list[tuple[Any, Any]] = [(codes[begin], slice(begin, end)) for begin, end in pairwise(bounds)]
-    else:
-        parts = [(code, np.flatnonzero(codes == code)) for code in np.unique(codes)]
-    for code, rows in parts:
-        yield int(code if names is None else names[code]), rows
+    if len(starts) >= len(np.unique(codes[[0, *starts]])):  # in turns
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        starts = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    for begin, end in pairwise([0, *starts.tolist(), len(codes)]):
+        rows = slice(begin, end) if order is None else order[begin:end]
+        yield int(codes[begin] if names is None else names[codes[begin]]), rows
 
 
 def _values(column: pa.Array) -> npt.NDArray[Any]:

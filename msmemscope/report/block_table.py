@@ -1,8 +1,8 @@
 """blocks/: one row for every block life of a run, and cluster/segments.csv: the driver segments they were cut from.
 
-In: a run. Out: Parquet parts, one directory per rank, and one CSV. Columns and units: docs/formats.md. Rows are written
-as lives end, so memory is that of the live blocks and of one part. The parts are made in a directory beside blocks/,
-which takes its place when it is whole.
+In: a run. Out: Parquet parts that hold many processes each, one after the other, and one CSV. Columns and units:
+docs/formats.md. Rows are written as lives end, so memory is that of the live blocks and of one part. The parts are made
+in a directory beside blocks/, which takes its place when it is whole.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.lives import follow_lives
 from msmemscope.analysis.owners import owner_of
+from msmemscope.parts import LARGEST_GROUP, row_groups
 from msmemscope.report.cluster import write_csv_table
 from msmemscope.report.dump_rows import harmless
-from msmemscope.tables import rank_folder
+from msmemscope.tables import layout_key
 from msmemscope.vocabulary import Flag
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from msmemscope.tables import Process, Run
 
 PART_ROWS = 1 << 20  # some 130 MiB before they are written
-ROW_GROUP_ROWS = 1 << 18
 
 BLOCK_SCHEMA = pa.schema(
     [
+        pa.field("rank", pa.int32()),
         pa.field("ring", pa.uint64(), nullable=False),
         pa.field("pid", pa.int32(), nullable=False),
         pa.field("attempt", pa.int32(), nullable=False),
@@ -80,7 +81,7 @@ def write_blocks(run: Run, *, progress: Callable[[int], None] | None = None) -> 
         processes = run.processes
         segments = follow_lives(
             run,
-            lambda number, lives: parts.add(processes[number].rank, block_rows(processes[number], lives)),
+            lambda number, lives: parts.add(processes[number], block_rows(processes[number], lives)),
             progress=progress,
         )
         parts.write()
@@ -98,6 +99,7 @@ def block_rows(process: Process, lives: Table) -> pa.Table:
     n = len(lives["ptr"])
     alive, placed, flags = lives["alive"], lives["segments"] > 0, lives["flags"]
     columns: dict[str, Any] = {
+        "rank": np.full(n, -1 if process.rank is None else process.rank, np.int32),
         "ring": np.full(n, process.ring, np.uint64),
         "pid": np.full(n, process.pid, np.int32),
         "attempt": np.full(n, process.attempt, np.int32),
@@ -110,6 +112,7 @@ def block_rows(process: Process, lives: Table) -> pa.Table:
     unknown = dict.fromkeys(("free_ts", "free_step", "free_seen"), alive)
     unknown |= dict.fromkeys(("segment_ptr", "segment_size"), ~placed)
     unknown["segment_id"] = lives["segment_id"] == 0
+    unknown["rank"] = np.full(n, process.rank is None)
     arrays = [
         pa.array(columns.get(field.name, lives.get(field.name)), field.type, mask=unknown.get(field.name))
         if field.name != "owner"
@@ -151,37 +154,37 @@ def segment_rows(processes: list[Process], segments: Table) -> pa.Table:
 
 
 class _Parts:
-    """Collects rows by rank, and writes them all whenever there are PART_ROWS."""
+    """Collects rows by process, and writes them all whenever there are PART_ROWS."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._rows: dict[str, list[pa.Table]] = {}
+        self._rows: dict[tuple[int, int, int], list[pa.Table]] = {}  # layout_key of the process -> its rows
         self._waiting = 0
-        self._numbers: dict[str, int] = {}
         self.written: list[Path] = []
 
-    def add(self, rank: int | None, rows: pa.Table) -> None:
+    def add(self, process: Process, rows: pa.Table) -> None:
+        key = layout_key(process.rank, process.created_ns, process.ring)
         while rows.num_rows:
             fitting = rows.slice(0, PART_ROWS - self._waiting)
-            self._rows.setdefault(rank_folder(rank), []).append(fitting)
+            self._rows.setdefault(key, []).append(fitting)
             self._waiting += fitting.num_rows
             rows = rows.slice(fitting.num_rows)
             if self._waiting >= PART_ROWS:
                 self.write()
 
     def write(self) -> None:
-        for name, tables in self._rows.items():
-            number = self._numbers[name] = self._numbers.get(name, -1) + 1
-            path = self._folder / name / f"part-{number:06d}.parquet"
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write_part(pa.concat_tables(tables), path)
-            self.written.append(path)
+        if not self._rows:
+            return
+        path = self._folder / f"part-{len(self.written):06d}.parquet"
+        _write_part([pa.concat_tables(self._rows[key]) for key in sorted(self._rows)], path)
+        self.written.append(path)
         self._rows.clear()
         self._waiting = 0
 
 
-def _write_part(rows: pa.Table, path: Path) -> None:
+def _write_part(of_processes: list[pa.Table], path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    rows = pa.concat_tables(of_processes)
     dictionary = [name for name in BLOCK_SCHEMA.names if name not in (*_DELTA_COLUMNS, *_PLAIN_COLUMNS)]
     with pq.ParquetWriter(
         os.fspath(path),
@@ -191,9 +194,10 @@ def _write_part(rows: pa.Table, path: Path) -> None:
         use_dictionary=dictionary,
         column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         dictionary_pagesize_limit=4 << 20,
-        write_statistics=["malloc_ts", "free_ts", "malloc_step", "free_step", "device", "pool", "size"],
+        write_statistics=["rank", "ring", "malloc_ts", "free_ts", "malloc_step", "free_step", "device", "pool", "size"],
     ) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        for start, end in row_groups(table.num_rows for table in of_processes):
+            writer.write_table(rows.slice(start, end - start), row_group_size=LARGEST_GROUP)
 
 
 def _owners(lives: Table) -> pa.Array:

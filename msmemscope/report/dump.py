@@ -1,6 +1,6 @@
 """Upstream's per-process, per-device files: memscope_dump_<time>.csv or .db, made from a run.
 
-In: the events of a run, rank by rank, in bounded memory. Out: below `out`, the output directory of upstream,
+In: the events of a run, some processes at a time, in bounded memory. Out: below `out`, upstream's output directory,
 `msmemscope_<pid>_<time>_ascend/device_<n>/dump/memscope_dump_<time>.csv` (docs/formats.md).
 
 What holds in every file, where upstream's did not:
@@ -14,7 +14,7 @@ What holds in every file, where upstream's did not:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,9 @@ _MOST_HELD = 1 << 20  # rows, while blocks from before recording began are comin
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
 
 _CACHING_POOLS = (Pool.PTA, Pool.MINDSPORE, Pool.CUDA)  # of which upstream's snapshots tell
+
+# Some tens of MB of memory and a few open files per process; their events lie together (tables.Run.groups).
+_PROCESSES_AT_ONCE = 32
 
 _SAMPLED = {"process_used": "process_used", "device_used": "used", "device_total": "total"}
 
@@ -123,20 +126,22 @@ def write_dumps(
     report = DumpReport()
     selection = selection or Selection()
     usage = UsageIndex(run)
+    failures: dict[int, list[Incident]] = {}
+    for incident in incidents:
+        failures.setdefault(incident.process.ring, []).append(incident)
     directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
-    wanted = [*run.ranks, *([None] if any(p.rank is None for p in run.processes) else [])]
-    for done, rank in enumerate(wanted):
+    builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
+    by_ends = _rings_told_by_ends(run) if 1 in selection.steps else set()
+    done = 0
+    for group in run.groups(_PROCESSES_AT_ONCE):
         if progress:
-            progress(f"writing {file_format} files", done, len(wanted))
-        tracker = BlockTracker()
-        builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
+            progress(f"writing {file_format} files", done, len(run.processes))
         writers: dict[int, _ProcessWriter] = {}
-        by_ends = _rings_told_by_ends(run, rank) if 1 in selection.steps else set()
-        for index, process in enumerate(p for p in run.processes if p.rank == rank):
-            tracker.add_process(index, -1)
+        for process in group:
+            tracker = BlockTracker()
+            tracker.add_process(0, -1)
             writers[process.ring] = _ProcessWriter(
                 process,
-                index,
                 tracker,
                 builder,
                 directories,
@@ -144,13 +149,12 @@ def write_dumps(
                 selection,
                 report,
                 usage,
-                [incident for incident in incidents if incident.process.ring == process.ring],
+                failures.get(process.ring, []),
                 by_ends=not by_ends.isdisjoint({process.ring, process.parent_ring}),
             )
         try:
-            for ring, columns in events_of_rank(run, rank):
-                if ring in writers:
-                    writers[ring].push(columns)
+            for ring, columns in events_of(run, writers):
+                writers[ring].push(columns)
             for writer in writers.values():
                 writer.finish()
         except BaseException:
@@ -158,15 +162,16 @@ def write_dumps(
                 writer.discard()
             directories.discard()
             raise
+        done += len(group)
     if progress:
-        progress(f"writing {file_format} files", len(wanted), len(wanted))
+        progress(f"writing {file_format} files", done, done)
     return report
 
 
-def _rings_told_by_ends(run: Run, rank: int | None) -> set[int]:
-    """The processes of a rank whose steps were first told by their ends and not by mstx ranges."""
+def _rings_told_by_ends(run: Run) -> set[int]:
+    """The processes whose steps were first told by their ends and not by mstx ranges."""
     first: dict[int, int] = {}
-    for batch in run.events(rank=rank, columns=["aux", "ring"], kinds=(Kind.STEP,)):
+    for batch in run.events(columns=["aux", "ring"], kinds=(Kind.STEP,)):
         for ring, aux in zip(batch.column("ring").to_pylist(), batch.column("aux").to_pylist(), strict=True):
             first.setdefault(int(ring), aux)
     return {ring for ring, source in first.items() if source != StepSource.MSTX}
@@ -202,14 +207,12 @@ def _lengths(frames: Sequence[Any]) -> list[int]:
     return sums
 
 
-def events_of_rank(run: Run, rank: int | None) -> Iterator[tuple[int, Columns]]:
-    """The events of one rank (None: of the processes that are no rank) as numpy columns, ring by ring."""
-    rings = {process.ring for process in run.processes if process.rank == rank}
-    for batch in run.events(rank=rank, columns=[*EVENT_COLUMNS, "ring"]):
+def events_of(run: Run, rings: Collection[int]) -> Iterator[tuple[int, Columns]]:
+    """The events of some processes as numpy columns, ring by ring."""
+    for batch in run.events(rings=rings, columns=[*EVENT_COLUMNS, "ring"]):
         columns = event_columns(batch, tuple(EVENT_COLUMNS))
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
-            if ring in rings:
-                yield ring, {name: column[rows] for name, column in columns.items()}
+            yield ring, {name: column[rows] for name, column in columns.items()}
 
 
 class Chronology:
@@ -250,7 +253,6 @@ class _ProcessWriter:
     def __init__(
         self,
         process: Process,
-        index: int,
         tracker: Any,
         builder: RowBuilder,
         directories: ProcessDirectories,
@@ -263,8 +265,7 @@ class _ProcessWriter:
         by_ends: bool,  # its steps were first told by their ends
     ) -> None:
         self._process = process
-        self._index = index
-        self._tracker = tracker
+        self._tracker = tracker  # of this process alone, its number 0
         self._builder = builder
         self._directories = directories
         self._format = file_format
@@ -299,8 +300,7 @@ class _ProcessWriter:
         """Writes what is held back and a FREE for every block that is alive, then puts the files in place."""
         self._take(self._chronology.rest())
         live = self._tracker.live()
-        mine = np.flatnonzero(live["process"] == self._index)
-        mine = mine[np.argsort(live["allocation_id"][mine], kind="stable")]
+        mine = np.argsort(live["allocation_id"], kind="stable")
         for start in range(0, len(mine), _ROWS_AT_ONCE):
             self._write(_frees_of({name: column[mine[start : start + _ROWS_AT_ONCE]] for name, column in live.items()}))
         for file in self._files.values():
@@ -349,7 +349,7 @@ class _ProcessWriter:
         for start in range(0, 0 if columns is None else len(columns["ts"]), _ROWS_AT_ONCE):
             assert columns is not None
             rows = _cut(columns, start, start + _ROWS_AT_ONCE)
-            known = self._tracker.feed(self._index, len(rows["ts"]), rows | self._unwatched(len(rows["ts"])), True)
+            known = self._tracker.feed(0, len(rows["ts"]), rows | self._unwatched(len(rows["ts"])), True)
             rows = {
                 **rows,
                 "allocation_id": known["allocation_id"].astype(np.int64),

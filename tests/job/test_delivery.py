@@ -92,7 +92,7 @@ def test_two_ranks_are_stored_once_and_called(make_job: MakeJob) -> None:
     assert losses["holes"] == losses["missing_bytes"] == losses["invalid_batches"] == 0
     # The stack and its texts, defined in the ring, are the same for both.
     assert [frame.file for frame in run.stack(77)] == ["text-0", "text-1", "text-2"]
-    assert len(list(job.run_dir.glob("events/rank=00000/part-*.parquet"))) > 1
+    assert len(list(job.run_dir.glob("events/part-*.parquet"))) > 1
     # Nothing is left behind, and nobody else may read what is kept.
     assert not list(job.dir.glob("*.ring"))
     assert not (job.run_dir / "journal").exists()
@@ -348,7 +348,7 @@ def test_a_torn_journal_and_a_corrupt_part(make_job: MakeJob) -> None:
     job.start("agent")
     process = job.write(1, rank=0, events=25_000, rate=50_000, wait_ms=LOSSLESS, linger_ms=60_000)
     wait_until_stored(job, 1, 25_000)
-    parts = wait_for(lambda: sorted(job.run_dir.glob("events/rank=00000/part-*.parquet"))[1:], "two parts")
+    parts = wait_for(lambda: sorted(job.run_dir.glob("events/part-*.parquet"))[1:], "two parts")
     job.kill("aggregator")
     # A part whose end is damaged; and the journal ends with a frame that was never finished.
     os.truncate(parts[0], parts[0].stat().st_size - 10)

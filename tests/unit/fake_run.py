@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msmemscope.parts import RINGS_KEY
 from msmemscope.tables import (
     EVENT_SCHEMA,
     FRAME_SCHEMA,
-    RINGS_KEY,
+    SCHEMA_VERSION,
     STACK_SCHEMA,
     STRING_SCHEMA,
     USAGE_SCHEMA,
     Frame,
     Process,
+    layout_key,
 )
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
@@ -103,11 +105,21 @@ class FakeRun:
     def stack(self, key: int) -> tuple[Frame, ...]:
         return self.stacks.get(key, ())
 
+    def groups(self, most: int = 32) -> Iterator[list[Process]]:
+        processes = sorted(self.processes, key=lambda p: layout_key(p.rank, p.created_ns, p.ring))
+        for start in range(0, len(processes), most):
+            yield processes[start : start + most]
+
     def events(
-        self, *, rank: int | None = None, columns: Sequence[str] | None = None, kinds: Sequence[int] | None = None
+        self,
+        *,
+        rank: int | None = None,
+        rings: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+        kinds: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         for process in self.processes:
-            if rank is not None and process.rank != rank:
+            if (rank is not None and process.rank != rank) or (rings is not None and process.ring not in rings):
                 continue
             events = self._events[process.ring]
             for start in range(0, len(events), self._batch_rows):
@@ -126,7 +138,6 @@ class FakeRun:
         for name in ("events", "strings", "frames", "stacks"):
             (path / name).mkdir(parents=True)
         for process in self.processes:
-            rank = "none" if process.rank is None else f"{process.rank:05d}"
             events = self._events[process.ring]
             columns = {
                 name: pa.array([event[name] for event in events], EVENT_SCHEMA.field(name).type)
@@ -134,12 +145,10 @@ class FakeRun:
             }
             columns["pid"] = pa.array([process.pid] * len(events), pa.int32())
             columns["ring"] = pa.array([process.ring] * len(events), pa.uint64())
-            held = {"ranges": [[0, 96 * len(events)]], "rows": len(events), "first_ts": 0, "last_ts": 0}
+            held = {"first_row": 0, "ranges": [[0, 96 * len(events)]], "rows": len(events), "first_ts": 0, "last_ts": 0}
             extent = {f"{process.ring:016x}": held | {"holes": 0, "invalid": 0}}
             table = pa.table(columns, schema=EVENT_SCHEMA).replace_schema_metadata({RINGS_KEY: json.dumps(extent)})
-            part = path / "events" / f"rank={rank}" / f"part-{process.ring:06d}.parquet"
-            part.parent.mkdir(exist_ok=True)
-            pq.write_table(table, part)
+            pq.write_table(table, path / "events" / f"part-{process.ring:06d}.parquet")
         strings, frames = dict(self.strings), {}
         for key, stack in self.stacks.items():
             for number, one in enumerate(stack):
@@ -162,7 +171,7 @@ class FakeRun:
             asdict(p) | {"ring": f"{p.ring:016x}", "parent_ring": f"{p.parent_ring:016x}"} for p in self.processes
         ]
         pq.write_table(self.usage(), path / "usage.parquet")
-        info = {"schema": 1, "session": "f00d", "version": "27.0.0", "finished": True, "exit_status": 0}
+        info = {"schema": SCHEMA_VERSION, "session": "f00d", "version": "27.0.0", "finished": True, "exit_status": 0}
         (path / "run.json").write_text(json.dumps(info | {"processes": entries} | self.info))
         return path
 

@@ -327,7 +327,7 @@ def test_random_programs_against_a_slow_model(run: FakeRun, tmp_path: Path, seed
     }
 
 
-def test_one_directory_per_rank_in_parts_of_bounded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_processes_in_parts_of_bounded_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_table, "PART_ROWS", 10)
     run = FakeRun([process(1), process(2, rank=3, attempt=1, pid=103), process(3, rank=None, pid=7)], batch_rows=8)
     for ring in (1, 2, 3):
@@ -337,19 +337,18 @@ def test_one_directory_per_rank_in_parts_of_bounded_rows(tmp_path: Path, monkeyp
         run.malloc(30, 4096, 128, ring=ring)
     path = run.save(tmp_path / "run_1")
     files = write_blocks(Run(path))
-    parts = sorted(path.glob("blocks/rank=*/part-*.parquet"))
+    parts = sorted(path.glob("blocks/part-*.parquet"))
     assert sorted(file for file in files if file.suffix == ".parquet") == parts
-    assert {part.parent.name for part in parts} == {"rank=00000", "rank=00003", "rank=none"}
     # 75 lives end while the events are gone through, the three that go on come last.
     assert sum(pq.read_metadata(part).num_rows for part in parts) == 78
-    assert len(parts) >= 9
+    assert len(parts) == 8
     assert max(pq.read_metadata(part).num_rows for part in parts) == 10
     assert all(pq.read_schema(part).equals(BLOCK_SCHEMA) for part in parts)
     table = ds.dataset(path / "blocks").to_table()
     assert sorted(
-        (row["ring"], row["attempt"], row["pid"], row["alive_at_end"]) for row in table.to_pylist()
+        (row["ring"], str(row["rank"]), row["attempt"], row["pid"], row["alive_at_end"]) for row in table.to_pylist()
     ) == sorted(
-        (ring, attempt, pid, n == 25) for ring, attempt, pid in ((1, 0, 100), (2, 1, 103), (3, 0, 7)) for n in range(26)
+        (*process, n == 25) for process in ((1, "0", 0, 100), (2, "3", 1, 103), (3, "None", 0, 7)) for n in range(26)
     )
     before = sorted(path.rglob("*"))
     write_blocks(Run(path))

@@ -10,11 +10,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from msmemscope import parts
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
+from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
-from msmemscope.aggregate.store import Chunk, Store, Stored
+from msmemscope.aggregate.store import Chunk, Store
+from msmemscope.analysis.blocks import track
 from msmemscope.errors import RunError
+from msmemscope.parts import row_groups
 from msmemscope.tables import EVENT_SCHEMA, Run
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
@@ -64,6 +68,11 @@ def announcement(ring: int = 1, start: int = 0, **identity: Any) -> bytes:
     return wire.pack("ring", S, ring=ring, identity=HEADER | identity, start=start, final=False)
 
 
+def usage_of(*rings: int, ts: int) -> bytes:
+    rows = [[ring, 4711, ts, "cpu", 1, 2, 4096, 4096] for ring in rings]
+    return wire.pack("usage", S, layout=wire.USAGE_LAYOUT, ts=ts, interval_ms=100, cards="", rows=rows)
+
+
 class Life:
     """One life of an aggregator over a run directory, without process and socket."""
 
@@ -97,15 +106,16 @@ def test_tables_hold_what_the_batches_held(tmp_path: Path) -> None:
     life.tell(message(0, 10, ring=2))
     life.finish()
 
-    (part,) = run.glob("events/rank=00000/part-*.parquet")
-    table = pq.read_table(part, partitioning=None)
+    (part,) = run.glob("events/part-*.parquet")
+    both = pq.read_table(part)
+    table = both.slice(0, 1000)  # one ring after the other
     assert table.schema.equals(EVENT_SCHEMA, check_metadata=False)
     expected = columns(0, 1000, device=-1, stack_py=5, total=-1)
     for name, dtype in EVENT_COLUMNS.items():
         assert table[name].to_numpy().tolist() == np.frombuffer(expected[name], dtype).tolist(), name
     assert set(table["pid"].to_pylist()) == {4711}
     assert set(table["ring"].to_pylist()) == {1}
-    assert (run / "events/rank=none").is_dir()
+    assert both.slice(1000)["ring"].to_pylist() == [2] * 10
     opened = Run(run)
     assert opened.ranks == [0]
     assert sum(batch.num_rows for batch in opened.events(rank=0)) == 1000
@@ -153,13 +163,13 @@ def test_batches_out_of_turn_are_answered_by_where_to_go_on(tmp_path: Path) -> N
 
 
 def test_every_crash_point_of_a_roll_is_recovered(tmp_path: Path) -> None:
-    """Two ranks, so a roll writes two parts: killed before the first, between them, after both, before the
-    segments are deleted."""
+    """Killed before the first part, between two of them, after all, before the segments are deleted."""
     base = tmp_path / "base"
     life = Life(base)
     for ring in (1, 2):
         life.tell(announcement(ring=ring, rank=ring - 1))
-        life.tell(message(0, 50, ring=ring))
+        life.tell(message(0, 50, ring=ring, texts={ring: b"x"}))
+    life.shard.answer(usage_of(1, ts=5))
     life.coordinator.write()
     life.shard._journal.close()
     rolled = tmp_path / "rolled"
@@ -167,7 +177,7 @@ def test_every_crash_point_of_a_roll_is_recovered(tmp_path: Path) -> None:
     second = Life(rolled)
     second.finish()
     parts = sorted(path.relative_to(rolled) for path in rolled.rglob("part-*.parquet"))
-    assert len([part for part in parts if part.parts[0] == "events"]) == 2
+    assert [part.parts[0] for part in parts] == ["events", "strings"]
     for there in range(len(parts) + 1):
         crashed = tmp_path / f"crashed{there}"
         shutil.copytree(base, crashed)  # the journal still holds everything ...
@@ -185,18 +195,112 @@ def test_every_crash_point_of_a_roll_is_recovered(tmp_path: Path) -> None:
         assert not list(crashed.rglob("*.tmp"))
 
 
+def test_a_rank_known_late_changes_no_order(tmp_path: Path) -> None:
+    """20 blocks are allocated before the process knows its rank, and freed after: none of them is alive."""
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    life.tell(announcement(ring=2, rank=0, created_ns=5))
+    n = 20
+
+    def both(first: int, kind: Kind) -> None:
+        for ring in (1, 2):
+            events = columns(first, n, kind=kind, ptr=4096 * np.arange(1, n + 1))
+            life.tell(message(first, n, ring=ring, cols=events))
+
+    life.tell(announcement(ring=1, rank=-1))
+    both(0, Kind.MALLOC)
+    life.shard._wait()
+    life.shard.roll()
+    both(n, Kind.FREE)  # one roll has batches from before and after the news
+    life.tell(announcement(ring=1, rank=7))
+    both(2 * n, Kind.MALLOC)
+    both(3 * n, Kind.FREE)
+    life.finish()
+    opened = Run(run)
+    assert len(list(run.glob("events/part-*.parquet"))) > 1
+    assert numbers(run, rank=7) == numbers(run, rings=[1]) == list(range(4 * n))
+    tracked = track(opened)
+    assert len(tracked.live["ptr"]) == 0
+    assert tracked.anomalies["kind"] == []
+
+
+def test_order_is_that_of_offsets_whatever_a_part_is_called(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    for ring in (1, 2):
+        life.tell(announcement(ring=ring))
+    for first in range(0, 50, 10):
+        life.tell(message(first, 10, ring=1))
+        life.tell(message(first, 10, ring=2))
+        life.shard._wait()
+        life.shard.roll()
+    life.finish()
+    assert numbers(run, rings=[1]) == list(range(50))
+    parts = sorted(run.glob("events/part-*.parquet"))
+    assert len(parts) == 5
+    for part in parts:
+        part.rename(part.with_name(f"moved-{9 - int(part.stem[-1])}"))
+    for moved in run.glob("events/moved-*"):
+        moved.rename(moved.with_name(f"part-00000{moved.name[-1]}.parquet"))
+    assert numbers(run, rings=[1]) == list(range(50))
+
+
+def test_a_reader_of_one_process_decodes_only_its_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SHARED_GROUP", 100)
+    monkeypatch.setattr(row_groups, "__defaults__", (100,))
+    run = tmp_path / "run"
+    life = Life(run)
+    sizes = dict.fromkeys(range(1, 41), 10) | {50: 1000}
+    for ring, size in sizes.items():
+        life.tell(announcement(ring=ring, rank=ring, created_ns=ring))
+        life.tell(message(0, size, ring=ring))
+    life.finish()
+    (part,) = run.glob("events/part-*.parquet")
+    assert [pq.read_metadata(part).row_group(n).num_rows for n in range(5)] == [100] * 4 + [1000]
+    opened = Run(run)
+    decoded: list[int] = []
+    read = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda self, n, **more: decoded.append(n) or read(self, n, **more)
+    )
+    opens = []
+    footer = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda file: opens.append(file) or footer(file))
+    for ring, size in sizes.items():
+        decoded.clear()
+        assert [n for batch in opened.events(rings=[ring]) for n in batch["attr"].to_pylist()] == list(range(size))
+        assert len(decoded) == 1
+    assert len(opens) == 1  # the footer, for all of them
+    assert [len(group) for group in opened.groups(32)] == [32, 9]
+
+
+def test_row_groups_are_shared_by_small_rings_and_cut_in_large_ones() -> None:
+    assert list(row_groups([3, 3, 3, 3, 10, 2], shared=6)) == [(0, 6), (6, 12), (12, 22), (22, 24)]
+    assert list(row_groups([1, 6, 0, 1], shared=6)) == [(0, 1), (1, 7), (7, 8)]
+    large = parts.LARGEST_GROUP
+    assert list(row_groups([2 * large + 5])) == [(0, large), (large, 2 * large), (2 * large, 2 * large + 5)]
+    assert list(row_groups([])) == []
+
+
 def test_a_roll_that_fails_is_continued(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    chunk = Chunk()
-    chunk.add(0, 1, wire.batch(wire.unpack(message(0, 10, texts={7: b"x"}), S, wire.AGENT_TYPES)))
-    chunk.add(1, 1, wire.batch(wire.unpack(message(0, 10, ring=2), S, wire.AGENT_TYPES)))
-    (tmp_path / "events" / "rank=00001").touch()  # no directory can be made there
-    with pytest.raises(OSError, match="exists"):
+    """Whichever table cannot be written: the rest is written once, and what was kept out is tried again."""
+    for failing in ("strings", "events"):
+        run = tmp_path / failing
+        run.mkdir()
+        store = Store(run)
+        chunk = Chunk()
+        chunk.add(0, 1, 1, wire.batch(wire.unpack(message(0, 10, texts={7: b"x"}), S, wire.AGENT_TYPES)))
+        chunk.add(1, 1, 1, wire.batch(wire.unpack(message(0, 10, ring=2), S, wire.AGENT_TYPES)))
+        (run / failing).rmdir()
+        (run / failing).touch()  # stands in for a disk without room
+        with pytest.raises(OSError, match=r"directory|exists"):
+            store.write(chunk)
+        (run / failing).unlink()
+        (run / failing).mkdir()
         store.write(chunk)
-    (tmp_path / "events" / "rank=00001").unlink()
-    store.write(chunk)
-    assert {ring: stored.rows for ring, stored in store.scan().items()} == {1: 10, 2: 10}
-    assert len(list(tmp_path.glob("strings/part-*"))) == 1
+        assert {ring: stored.rows for ring, stored in store.scan().items()} == {1: 10, 2: 10}
+        assert len(list(run.glob("strings/part-*"))) == 1, failing
+        assert not list(run.rglob("*.tmp"))
 
 
 def test_what_exists_nowhere_is_told_as_missing(tmp_path: Path) -> None:
@@ -315,7 +419,7 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(RunError, match="schema 99"):
         Run(tmp_path)
-    (tmp_path / "run.json").write_text('{"schema": 1, "processes": [{}]}')
+    (tmp_path / "run.json").write_text('{"schema": 2, "processes": [{}]}')
     with pytest.raises(RunError, match="describes a process wrongly"):
         Run(tmp_path)
 
@@ -329,7 +433,7 @@ def test_corrupt_parts_are_skipped_and_named(tmp_path: Path) -> None:
         life.shard._wait()
         life.shard.roll()
     life.finish()
-    parts = sorted(run.glob("events/rank=00000/part-*.parquet"))
+    parts = sorted(run.glob("events/part-*.parquet"))
     assert len(parts) == 4
     parts[0].write_bytes(b"")
     parts[1].write_bytes(parts[1].read_bytes()[:-100])
@@ -340,4 +444,5 @@ def test_corrupt_parts_are_skipped_and_named(tmp_path: Path) -> None:
     found = [n for batch in opened.events(columns=["attr", "ts", "kind"]) for n in batch["attr"].to_pylist()]
     assert found == list(range(300, 400))
     assert len(opened.skipped) == 3
-    assert all("rank=00000/part-00000" in line for line in opened.skipped)
+    assert opened.unreadable_rows == 100  # the others do not say how many they held
+    assert all("events/part-00000" in line for line in opened.skipped)
