@@ -5,6 +5,8 @@ starts no thread; the analyses below are imported when they are first used. From
 are remembered, so that those from before start() are known. On an NPU that needs `import msmemscope` before torch_npu's
 first allocation, and nothing in the environment.
 
+Names of upstream that this version does nothing about exist all the same, so that its scripts run: each warns once.
+
 >>> import msmemscope
 >>> msmemscope.config(analysis="leaks")   # doctest: +SKIP
 >>> msmemscope.start()                    # doctest: +SKIP
@@ -14,16 +16,54 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from msmemscope import analyzer, describe, tracer, watcher
+    from msmemscope.analyzer import analyze, check_inefficient, check_leaks
     from msmemscope.collect.config import Config
     from msmemscope.collect.session import Session
+    from msmemscope.later import (
+        RecordFunction,
+        TakeSnapshot,
+        cleanup_framework_hooks,
+        enable_npu_sanitizer,
+        init_framework_hooks,
+        take_snapshot,
+    )
 
-__all__ = ["config", "get_analyzer_config", "list_analyzers", "start", "step", "stop"]
+__all__ = [
+    "RecordFunction",
+    "TakeSnapshot",
+    "analyze",
+    "analyzer",
+    "check_inefficient",
+    "check_leaks",
+    "cleanup_framework_hooks",
+    "config",
+    "describe",
+    "enable_npu_sanitizer",
+    "get_analyzer_config",
+    "init_framework_hooks",
+    "list_analyzers",
+    "start",
+    "step",
+    "stop",
+    "take_snapshot",
+    "tracer",
+    "watcher",
+]
+
+# Where a name is that is not in this file; the modules among them stand for themselves.
+_ELSEWHERE = {
+    **dict.fromkeys(("analyzer", "describe", "tracer", "watcher"), ""),
+    **dict.fromkeys(("analyze", "check_inefficient", "check_leaks"), "analyzer"),
+    **dict.fromkeys(("RecordFunction", "TakeSnapshot", "take_snapshot"), "later"),
+    **dict.fromkeys(("cleanup_framework_hooks", "enable_npu_sanitizer", "init_framework_hooks"), "later"),
+}
 
 _config: Config | None = None
 
 
 def config(**options: str) -> None:
-    """Sets what is collected and where it goes; docs/api.md lists the keywords.
+    """Sets what is collected and where it goes; docs/api.md lists the keywords. Without any, the defaults.
 
     Every call starts from the defaults and switches to collecting from start() on. `format`, `output_path` and
     `watch` hold for the whole run: once it has begun they are kept, with a warning.
@@ -95,6 +135,15 @@ def step() -> None:
     _native.boundary(int(StepSource.API))
 
 
+def __getattr__(name: str) -> object:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"msmemscope.{_ELSEWHERE[name] or name}")
+    return getattr(module, name) if _ELSEWHERE[name] else module
+
+
 def list_analyzers() -> list[str]:
     """The names of the analyses that can be run on a run's tables."""
     from msmemscope.analysis.registry import list_analyzers as names
@@ -104,6 +153,12 @@ def list_analyzers() -> list[str]:
 
 def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
     """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
+    if analyzer_type == "inefficient":  # upstream's, which does nothing here: analyzer.py
+        from msmemscope.analyzer import InefficientConfig
+        from msmemscope.later import not_yet
+
+        not_yet("get_analyzer_config('inefficient')")
+        return {"config_class": InefficientConfig.__name__, "parameters": list(InefficientConfig.parameters)}
     from msmemscope.analysis.registry import get_analyzer_config as config_of
 
     return config_of(analyzer_type)

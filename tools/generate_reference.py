@@ -100,8 +100,12 @@ def api_page() -> str:
     tree = parsed(PACKAGE / "__init__.py")
     lines = ["# Python API", "", NOTE, "", text_of(tree)]
     for name in public_names(tree):
-        found = definition(tree, PACKAGE / "__init__.py", name)
         lines += ["", f"## {name}", ""]
+        module = module_path(f"{PACKAGE.name}.{name}", 0, PACKAGE / "__init__.py")
+        if module is not None:
+            lines.append(text_of(parsed(module)))
+            continue
+        found = definition(tree, PACKAGE / "__init__.py", name)
         if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             lines += [f"    {signature(found, name)}", "", text_of(found)]
             if isinstance(found, ast.ClassDef):

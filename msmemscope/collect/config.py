@@ -340,8 +340,6 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
 
     Raises TypeError for a value that is not text, OptionError (a ValueError) for anything else that is wrong.
     """
-    if not keywords:
-        raise OptionError("msmemscope.config() needs at least one keyword, such as device='cpu'")
     locked = current is not None and current.effective
     names = {option.name: option for option in OPTIONS if option.api}
     for option in OPTIONS:

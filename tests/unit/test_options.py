@@ -324,10 +324,14 @@ def test_keywords_start_from_the_defaults_and_defer_collection() -> None:
     assert config.effective
 
 
+def test_no_keyword_means_the_defaults() -> None:
+    before = Config(device=("cpu",), analysis=(), effective=False)
+    assert parse_keywords({}, before).config == parse_keywords({"device": "auto"}, before).config
+
+
 @pytest.mark.parametrize(
     ("keywords", "error"),
     [
-        ({}, ValueError),
         ({"steps": "1"}, ValueError),
         ({"log_level": "info"}, ValueError),
         ({"collect_mode": "deferred"}, ValueError),

@@ -1,0 +1,126 @@
+"""Upstream's msmemscope.analyzer: analyses of a memscope_dump_*.csv or .db. In this version they check their arguments
+as upstream does, and then do nothing: later.py. A run of ours is analysed by `msmemscope analyze RUN`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from msmemscope.later import not_yet
+
+__all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
+           "check_leaks"]  # fmt: skip
+
+INEFFICIENT_TYPES = ("early_allocation", "late_deallocation", "temporary_idleness")
+
+_LARGEST_INPUT_BYTES = 8 << 30
+_LONGEST_PATH = 4096
+
+
+class LeaksConfig:
+    """The arguments of check_leaks(). Raises TypeError, ValueError, FileNotFoundError and PermissionError."""
+
+    parameters = ("input_path", "mstx_info", "start_index")
+
+    def __init__(self, input_path: str, mstx_info: str, start_index: int):
+        _check_input(input_path, (".csv",))
+        if not isinstance(mstx_info, str):
+            raise TypeError(f"mstx_info takes text; got {type(mstx_info).__name__}")
+        if not mstx_info.strip():
+            raise ValueError("mstx_info is blank")
+        _check_number("start_index", start_index, 0)
+        self.input_path, self.mstx_info, self.start_index = input_path, mstx_info, start_index
+
+
+class InefficientConfig:
+    """The arguments of check_inefficient(). Raises as LeaksConfig does."""
+
+    parameters = ("input_path", "mem_size", "inefficient_type", "idle_threshold")
+
+    def __init__(
+        self,
+        input_path: str,
+        mem_size: int = 0,
+        inefficient_type: str | list[str] | None = None,
+        idle_threshold: int = 3000,
+    ):
+        _check_input(input_path, (".csv", ".db"))
+        if not os.access(input_path, os.W_OK):
+            raise PermissionError(f"cannot write {input_path}")
+        _check_number("mem_size", mem_size, 0)
+        _check_number("idle_threshold", idle_threshold, 1)
+        types = [inefficient_type] if isinstance(inefficient_type, str) else inefficient_type
+        if types is not None and (not isinstance(types, list) or not types or set(types) - set(INEFFICIENT_TYPES)):
+            raise ValueError(f"inefficient_type takes one or some of {', '.join(INEFFICIENT_TYPES)}")
+        self.input_path, self.mem_size, self.idle_threshold = input_path, mem_size, idle_threshold
+        self.inefficient_type = types
+
+
+class LeaksAnalyzer:
+    """Not in this version: warns once."""
+
+    def __init__(self, config: LeaksConfig | None = None):
+        self.config = config
+
+    def analyze(self, config: LeaksConfig | None = None) -> None:
+        """Does nothing."""
+        not_yet("analyzer.LeaksAnalyzer")
+
+
+class InefficientAnalyzer:
+    """Not in this version: warns once."""
+
+    def __init__(self, config: InefficientConfig | None = None):
+        self.config = config
+
+    def analyze(self, config: InefficientConfig | None = None) -> None:
+        """Does nothing."""
+        not_yet("analyzer.InefficientAnalyzer")
+
+
+def check_leaks(input_path: str, mstx_info: str, start_index: int) -> None:
+    """Leaks between the ranges of a memscope_dump_*.csv. Not in this version: checks its arguments and warns once."""
+    LeaksConfig(input_path, mstx_info, start_index)
+    not_yet("check_leaks")
+
+
+def check_inefficient(
+    input_path: str,
+    mem_size: int = 0,
+    inefficient_type: str | list[str] | None = None,
+    idle_threshold: int = 3000,
+) -> None:
+    """Blocks made too early, freed too late or idle, in a memscope_dump_*.csv or .db. Not in this version: checks its
+    arguments and warns once."""
+    InefficientConfig(input_path, mem_size, inefficient_type, idle_threshold)
+    not_yet("check_inefficient")
+
+
+def analyze(analyzer_type: str, **options: object) -> None:
+    """check_leaks() or check_inefficient(), by "leaks" or "inefficient". Raises ValueError for another word."""
+    checks = {"leaks": check_leaks, "inefficient": check_inefficient}
+    if analyzer_type not in checks:
+        raise ValueError(f"unknown analyzer {analyzer_type!r}; known: {', '.join(checks)}")
+    checks[analyzer_type](**options)  # type: ignore[operator]
+
+
+def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"input_path takes text; got {type(path).__name__}")
+    text = os.fspath(path)
+    if len(text) > _LONGEST_PATH:
+        raise ValueError(f"input_path is longer than {_LONGEST_PATH} characters")
+    if not Path(text).is_file():
+        raise FileNotFoundError(f"no such file: {text}")
+    if not os.access(text, os.R_OK):
+        raise PermissionError(f"cannot read {text}")
+    if not text.endswith(suffixes):
+        raise ValueError(f"input_path ends in {' or '.join(suffixes)}; got {text}")
+    if Path(text).stat().st_size > _LARGEST_INPUT_BYTES:
+        raise ValueError(f"{text} is larger than 8 GiB")
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} takes a whole number from {least} on; got {value!r}")

@@ -1,0 +1,130 @@
+"""Names of upstream's API that do nothing here: each is there in every form, warns once, and lets the program go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import msmemscope
+from msmemscope.analyzer import InefficientConfig, LeaksConfig
+
+# As upstream's documents and tests write it.
+SCRIPT = """
+import asyncio, sys
+import msmemscope
+import msmemscope.describe as describe
+from msmemscope import RecordFunction, TakeSnapshot, take_snapshot
+from msmemscope.analyzer import InefficientAnalyzer, InefficientConfig, LeaksAnalyzer, LeaksConfig
+
+class Tensor: pass
+tensor, table = Tensor(), sys.argv[1]
+for _ in range(2):
+    msmemscope.config()
+    msmemscope.init_framework_hooks("vllm_ascend", "11.0", "worker", "decompose")
+    msmemscope.cleanup_framework_hooks()
+    msmemscope.enable_npu_sanitizer()
+    msmemscope.tracer.start()
+    msmemscope.tracer.stop()
+    msmemscope.take_snapshot()
+    take_snapshot(0)
+    take_snapshot(device_mask=[0, 1], name="before")
+    take_snapshot((0,), "after")
+    with TakeSnapshot(device_mask=0, name="block"):
+        pass
+    with RecordFunction("forward"), msmemscope.RecordFunction("inner") as range_:
+        pass
+    with describe.describer(owner="a"), msmemscope.describe.describer(owner="b"):
+        pass
+    describe.describer(tensor, owner="c")
+    describe.describer(0x1000, owner="c")
+    msmemscope.watcher.watch(tensor, name="weights", dump_nums=2)
+    msmemscope.watcher.watch(0x1000, length=16, name="block")
+    msmemscope.watcher.remove(tensor)
+    msmemscope.watcher.remove(0x1000, length=16)
+    msmemscope.check_leaks(table, "step start", 0)
+    msmemscope.check_inefficient(table, mem_size=1, inefficient_type="early_allocation", idle_threshold=10)
+    msmemscope.analyze("leaks", input_path=table, mstx_info="step start", start_index=0)
+    msmemscope.analyzer.analyze("inefficient", input_path=table)
+    LeaksAnalyzer().analyze(LeaksConfig(table, "step start", 0))
+    InefficientAnalyzer().analyze(InefficientConfig(table, inefficient_type=["temporary_idleness"]))
+    assert msmemscope.get_analyzer_config("inefficient")["config_class"] == "InefficientConfig"
+
+    @TakeSnapshot(name="function")
+    @RecordFunction("function")
+    @describe.describer(owner="function")
+    def function(): return 7
+    @describe.describer(owner="coroutine")
+    async def coroutine(): return 8
+    @RecordFunction("generator")
+    def generator(): yield 9
+    assert (function(), asyncio.run(coroutine()), next(generator())) == (7, 8, 9)
+    assert function.__name__ == "function"
+try:
+    with describe.describer(owner="a"):
+        raise KeyError("the program's own")
+except KeyError:
+    print("done")
+"""
+
+
+def test_a_script_of_upstream_runs_to_its_end_and_hears_of_each_name_once(tmp_path: Path) -> None:
+    table = tmp_path / "memscope_dump_1.csv"
+    table.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(table)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(set(lines))
+    warned = {line.split("msmemscope.", 1)[1].split(" is not in this version")[0] for line in lines}
+    names = "RecordFunction TakeSnapshot take_snapshot check_leaks check_inefficient init_framework_hooks"
+    hooks = "cleanup_framework_hooks enable_npu_sanitizer tracer.start tracer.stop watcher.watch watcher.remove"
+    analyzers = "analyzer.LeaksAnalyzer analyzer.InefficientAnalyzer describe.describer"
+    assert warned == {*names.split(), *hooks.split(), *analyzers.split(), "get_analyzer_config('inefficient')"}
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in msmemscope.__all__:
+        assert getattr(msmemscope, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'stepp'"):
+        _ = msmemscope.stepp  # type: ignore[attr-defined]
+
+
+def test_wrong_arguments_are_refused_as_upstream_does(tmp_path: Path) -> None:
+    table = tmp_path / "memscope_dump_1.csv"
+    table.touch()
+    other = tmp_path / "memscope_dump_1.txt"
+    other.touch()
+    for arguments, error in (
+        ((str(tmp_path / "none.csv"), "x", 0), FileNotFoundError),
+        ((str(tmp_path), "x", 0), FileNotFoundError),
+        ((str(other), "x", 0), ValueError),
+        ((3, "x", 0), TypeError),
+        ((str(table), 3, 0), TypeError),
+        ((str(table), " ", 0), ValueError),
+        ((str(table), "x", -1), ValueError),
+        ((str(table), "x", "0"), ValueError),
+    ):
+        with pytest.raises(error):
+            LeaksConfig(*arguments)  # type: ignore[arg-type]
+        with pytest.raises(error):
+            msmemscope.check_leaks(*arguments)  # type: ignore[arg-type]
+    for wrong in (
+        {"mem_size": -1},
+        {"inefficient_type": "sometimes"},
+        {"inefficient_type": []},
+        {"idle_threshold": 0},
+    ):
+        with pytest.raises(ValueError, match="takes"):
+            InefficientConfig(str(table), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="known: leaks, inefficient"):
+        msmemscope.analyze("oom", input_path=str(table))
+    with pytest.raises(ValueError, match="known: leaks"):
+        msmemscope.get_analyzer_config("none")
+    with pytest.raises(ValueError, match="known: decompose, snapshot"):
+        msmemscope.init_framework_hooks("pytorch", "2.6", "fsdp1", "both")
+    with pytest.raises(TypeError):
+        msmemscope.init_framework_hooks("pytorch", 2.6, "fsdp1", "decompose")  # type: ignore[arg-type]
