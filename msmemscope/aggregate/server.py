@@ -27,7 +27,8 @@ import zmq
 from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
 from msmemscope.aggregate.drain import drain
-from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard, UsageFacts
+from msmemscope.aggregate.journal import DAMAGED, Damage
+from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Losses, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
@@ -123,7 +124,7 @@ def recover(run: Path) -> bool:
         for directory in unsaved:
             shutil.rmtree(directory, ignore_errors=True)
         coordinator.write(finished=True, **kept)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MemscopeError(f"{run}: its journal cannot be recovered: {error}") from error
     finally:
         os.close(lock)
@@ -161,7 +162,7 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
         before = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         # One of ours that was killed before its first run.json; a run's name holds its session.
-        ours = {"events", "strings", "frames", "stacks", "usage", "journal", "run.json.tmp"}
+        ours = {"events", "strings", "frames", "stacks", "usage", "journal", DAMAGED, "run.json.tmp"}
         if any(path.name not in ours for path in run.iterdir()):
             raise MemscopeError(f"{run} is not empty; choose another --output-path") from None
         return {}
@@ -224,14 +225,24 @@ def _is_over_without_agent(session_dir: Path) -> bool:
     return deserted and not writers_live(session_dir)
 
 
+def losses_before(before: dict[str, Any]) -> Losses:
+    """What an earlier aggregator counted, from its run.json."""
+    lost = before.get("losses", {})
+    return Losses(
+        refused_messages=int(lost.get("invalid_batches", 0)),
+        damaged_segments={
+            str(name): Damage(int(one["frames"]), int(one["bytes"]))
+            for name, one in before.get("damaged_segments", {}).items()
+        },
+        skipped_parts=list(lost.get("skipped_part_names", [])),
+    )
+
+
 def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tuple[Shard, Coordinator]:
     """Shard and coordinator of a run, with what an earlier aggregator left."""
     settings = session.get("aggregator", {})
     shard = Shard(run, session["session"], int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)))
-    lost = before.get("losses", {})
-    shard.losses.refused_messages = int(lost.get("invalid_batches", 0))
-    shard.losses.skipped_parts = list(lost.get("skipped_part_names", []))
-    shard.losses.damaged_journal_frames = int(lost.get("damaged_journal_frames", 0))
+    shard.losses = losses_before(before)
     shard.usage = UsageFacts(**before.get("usage", {}))
     shard.recover(before.get("processes", []))
     coordinator = Coordinator(run, session, _version(), shard)

@@ -24,7 +24,7 @@ from typing import Any
 
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.event_part import Stored
-from msmemscope.aggregate.journal import Journal
+from msmemscope.aggregate.journal import Damage, Journal
 from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.wire import Batch, WireError
@@ -74,7 +74,7 @@ class Losses:
     """What did not arrive or could not be kept, beyond what the rings count themselves."""
 
     refused_messages: int = 0
-    damaged_journal_frames: int = 0
+    damaged_segments: dict[str, Damage] = field(default_factory=dict)  # of the journal, by name
     skipped_parts: list[str] = field(default_factory=list)
     agents: dict[str, int] = field(default_factory=dict)  # what agents say they had to leave out
 
@@ -122,13 +122,13 @@ class Shard:
         for id, stored in self._store.scan().items():
             ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))
             ring.stored, ring.expected = stored, max(ring.expected, stored.end)
-        for message in self._journal.replay():
+        for segment, message in self._journal.replay():
             try:
                 self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
             except WireError:
-                self._journal.damaged_frames += 1
+                self._journal.note_damage(segment, 1, len(message))
         self.losses.skipped_parts += self._store.corrupt
-        self.losses.damaged_journal_frames += self._journal.damaged_frames
+        self.losses.damaged_segments |= self._journal.damage
 
     def answer(self, data: bytes | memoryview) -> list[bytes]:
         """The answers to one message; none when it could not be stored now and must come again."""
@@ -187,8 +187,7 @@ class Shard:
         self._writer.shutdown(wait=True)
         if done:
             self._store.merge_usage()
-            for segment in self._journal.rotate():  # control messages only; run.json has them
-                segment.unlink()
+            self._journal.discard(self._journal.rotate())  # control messages only; run.json has them
         return done
 
     # --- messages -----------------------------------------------------------------------------------------
@@ -315,8 +314,7 @@ class Shard:
             self._failed(error)
             return
         self._said.discard("roll")
-        for segment in self._rolling.segments:
-            segment.unlink(missing_ok=True)
+        self._journal.discard(self._rolling.segments)
         self._rolling = None
 
     def _failed(self, error: Exception) -> None:

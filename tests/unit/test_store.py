@@ -14,11 +14,14 @@ from msmemscope import parts
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.event_part import Stored
+from msmemscope.aggregate.journal import segments
+from msmemscope.aggregate.server import losses_before
 from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.analysis.blocks import track
 from msmemscope.errors import RunError
 from msmemscope.parts import row_groups
+from msmemscope.report.summary import _losses
 from msmemscope.tables import EVENT_SCHEMA, Run
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
@@ -78,9 +81,10 @@ class Life:
 
     def __init__(self, run: Path, roll_rows: int = 10**9) -> None:
         run.mkdir(exist_ok=True)
-        before = Run(run).info.get("processes", []) if (run / "run.json").exists() else []
+        before = Run(run).info if (run / "run.json").exists() else {}
         self.shard = Shard(run, S, roll_rows)
-        self.shard.recover(before)
+        self.shard.losses = losses_before(before)
+        self.shard.recover(before.get("processes", []))
         self.coordinator = Coordinator(run, {"session": S}, "0", self.shard)
         self.shard.before_roll = self.coordinator.write
 
@@ -314,6 +318,35 @@ def test_what_exists_nowhere_is_told_as_missing(tmp_path: Path) -> None:
     info = Run(tmp_path / "run").info
     assert info["losses"]["missing_bytes"] == 20 * EVENT
     assert numbers(tmp_path / "run") == [*range(10), *range(30, 35)]
+
+
+def test_a_flipped_bit_in_the_journal_costs_one_batch_and_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run)
+    life.tell(announcement())
+    for first in range(0, 50, 10):
+        life.tell(message(first, 10))
+    life.coordinator.write()
+    (segment,) = segments(run / "journal")
+    data = bytearray(segment.read_bytes())
+    second = data.index(b"msJ2", data.index(message(0, 10)) + 1)
+    data[second + 8] ^= 1  # the length of the second batch's frame
+    segment.write_bytes(data)
+    for _ in range(2):  # killed before it is rolled, and so read twice
+        life = Life(run)
+        life.coordinator.write()
+    life.finish()
+    assert numbers(run) == [*range(10), *range(20, 50)]
+    losses = Run(run).info["losses"]
+    assert losses["damaged_journal_frames"] == 1
+    assert losses["damaged_journal_bytes"] == 20 + len(message(10, 10))
+    assert losses["missing_bytes"] == 10 * EVENT
+    assert (run / "damaged" / segment.name).read_bytes() == data
+    told = _losses(Run(run))
+    assert told["damaged_journal_frames"] == 1
+    life = Life(run)
+    life.finish()
+    assert Run(run).info["losses"] == losses
 
 
 def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
