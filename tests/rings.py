@@ -102,9 +102,16 @@ class Job:
         assert self.services[name].wait() == -signal.SIGKILL
         self.kills[name] = self.kills.get(name, 0) + 1
 
-    def write(self, ring: int, **options: int) -> subprocess.Popen[str]:
-        """Starts a writer of a ring. Its file stays readable under ring_file() when the agent has removed it."""
-        command = [str(self.writer), str(self.dir / f"{ring:016x}.ring"), f"{ring:x}", f"link={self.ring_file(ring)}"]
+    def write(self, ring: int, *, under: tuple[str, ...] = (), **options: int) -> subprocess.Popen[str]:
+        """Starts a writer of a ring. Its file stays readable under ring_file() when the agent has removed it.
+        under: a command that runs it."""
+        command = [
+            *under,
+            str(self.writer),
+            str(self.dir / f"{ring:016x}.ring"),
+            f"{ring:x}",
+            f"link={self.ring_file(ring)}",
+        ]
         command += [f"{name}={value}" for name, value in options.items()]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.processes.append(process)

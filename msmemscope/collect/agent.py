@@ -35,7 +35,7 @@ from msmemscope.collect.library import CLOSING
 from msmemscope.collect.presence import AGENT, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, start_service
 from msmemscope.collect.spool import Spool, spool_directory
-from msmemscope.collect.usage import Recorded, Usage, npus_in
+from msmemscope.collect.usage import Recorded, Usage, npus_in, pid_namespace
 from msmemscope.errors import MemscopeError
 from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType
@@ -173,6 +173,7 @@ class Agent:
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
         self._usage = Usage(self._settings.usage_s, say, renew_s=self._settings.usage_renew_s)
         self._context = zmq.Context()
+        self._pid_namespace = pid_namespace()
         self._socket: zmq.Socket[bytes] | None = None
         self._epoch: int | None = None
         self._asked = self._progress = time.monotonic()
@@ -409,7 +410,11 @@ class Agent:
 
     def _sample(self) -> None:
         """Memory of every process that records, and of its cards."""
-        recorded = [Recorded(feed.id, int(feed.identity["pid"]), feed.npus) for feed in self._open_feeds()]
+        recorded = [
+            Recorded(feed.id, int(feed.identity["pid"]), feed.npus)
+            for feed in self._open_feeds()
+            if feed.identity["pid_namespace"] in (0, self._pid_namespace)  # else that pid is somebody else here
+        ]
         if self._said_bye or not recorded:
             return
         message = self._usage.message(recorded)

@@ -270,8 +270,9 @@ OPTIONS: tuple[Option, ...] = (
         grammar="MIB",
         default="16",
         range="a power of two from 1 to 1024",
-        help="Shared memory for each process's events until they are stored.",
-        cost="this much of /dev/shm per process",
+        help="Shared memory for each process's events until they are stored, at most.",
+        cost="of /dev/shm what is under way: 68 KiB for an idle process, up to this for one that is ahead of the agent "
+        "(on kernels before 5.14 all of it)",
         field="ring_mib",
         ours=True,
         parse=grammars.parse_ring_size,

@@ -107,6 +107,7 @@ void fill_identity(RingHeader& header, u64 ring_id) noexcept {
     header.pid = static_cast<u32>(getpid());
     header.ppid = static_cast<u32>(getppid());
     header.process_start = process_start(header.pid);
+    header.pid_namespace = pid_namespace();
     timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     header.created_ns = monotonic_ns();

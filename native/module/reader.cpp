@@ -124,6 +124,7 @@ public:
         fields["ring_id"] = ring.ring_id;
         fields["parent_ring_id"] = ring.parent_ring_id;
         fields["pid"] = ring.pid;
+        fields["pid_namespace"] = ring.pid_namespace;
         fields["ppid"] = ring.ppid;
         fields["uid"] = ring.uid;
         fields["process_start"] = ring.process_start;
@@ -157,7 +158,9 @@ public:
         return fields;
     }
 
-    u64 head() const { return opened().head.load(std::memory_order_acquire); }
+    void set_asleep(bool asleep) { opened().asleep.store(asleep ? 1 : 0, std::memory_order_seq_cst); }
+
+    u64 head() const { return opened().head.load(std::memory_order_seq_cst); }
     u64 acked() const { return opened().acked.load(std::memory_order_relaxed); }
     u64 capacity() const {
         opened();
@@ -166,6 +169,13 @@ public:
 
     bool alive() const {
         const RingHeader& ring = opened();
+        if (ring.locked != 0) {
+            bool unknown = false;
+            const bool owned = Ring::has_owner(path_.c_str(), unknown);
+            if (!unknown) return owned;
+            if (errno != ENOENT) return true;  // no descriptor free: better to wait than to skip what is being written
+        }
+        // Its file is gone, or keeps no lock.
         ProcessStat stat;
         if (!read_process_stat(ring.pid, stat)) return false;
         if (ring.process_start != 0 && stat.start != ring.process_start) return false;
@@ -211,7 +221,7 @@ public:
     void close() noexcept { ring_.unmap(); }
 
 private:
-    const RingHeader& opened() const {
+    RingHeader& opened() const {
         if (!ring_.is_open()) throw py::value_error("the ring is closed");
         return *ring_.header;
     }
@@ -271,6 +281,8 @@ void bind_reader(py::module_& module) {
         .def_property_readonly("acked", &RingReader::acked)
         .def_property_readonly("capacity", &RingReader::capacity)
         .def("alive", &RingReader::alive, "Does the process that writes this ring still run?")
+        .def("set_asleep", &RingReader::set_asleep, py::arg("asleep"),
+             "Whether a writer that needs more memory shall touch its file's times, to wake whoever watches it.")
         .def("cut", &RingReader::cut, py::arg("offset"), py::arg("max_bytes"),
              "The batch that begins at offset, or None when nothing is committed there.")
         .def("copy", &RingReader::copy, py::arg("offset"), py::arg("max_bytes"),

@@ -1,12 +1,18 @@
 #include "record/process.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 namespace memscope {
+
+u64 pid_namespace() noexcept {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<u64>(info.st_ino) : 0;
+}
 
 bool read_process_stat(u32 pid, ProcessStat& out) noexcept {
     char path[64], text[1024];

@@ -141,6 +141,39 @@ def test_holes_of_a_dead_writer_are_stepped_over_and_counted(make_job: MakeJob) 
     assert stored_numbers(run, 9).tolist() == [i for i in range(1_000) if i % 100 != 99]
 
 
+def test_a_writer_of_another_pid_namespace_lives_until_it_ends(make_job: MakeJob) -> None:
+    private = ("unshare", "--pid", "--fork", "--kill-child")
+    if subprocess.run([*private, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no PID namespace can be made here")
+    job = make_job(agent=QUICK)
+    job.start("aggregator")
+    job.start("agent")
+    # Each believes to be process 1, which is somebody else where the agent looks.
+    linger = {"linger_ms": 10**6, "wait_ms": LOSSLESS}
+    with_holes = job.write(1, under=private, rank=0, events=1_000, hole_every=100, **linger)
+    whole = job.write(2, under=private, rank=1, events=1_000, **linger)
+    first_hole = DEFINITION_BYTES + 99 * EVENT_BYTES
+    wait_for(lambda: job.acked(1) >= first_hole, "what stands before the first hole")
+    wait_for(lambda: job.acked(2) == job.head(2), "what the other wrote")
+    # Rings of a process that came and went meanwhile show that the agent has looked at all of them again.
+    for ring in (3, 4):
+        job.write(ring, rank=2, events=100).wait()
+        wait_for(lambda ring=ring: not (job.dir / f"{ring:016x}.ring").exists(), "the end of a ring")
+    assert job.acked(1) == first_hole
+    assert all((job.dir / f"{ring:016x}.ring").exists() for ring in (1, 2))
+    for process in (with_holes, whole):
+        process.kill()
+    wait_for(lambda: not list(job.dir.glob("*.ring")), "the end of both")
+    end(job)
+    run = job.run()
+    assert run.info["losses"]["holes"] == 10
+    assert stored_numbers(run, 1).tolist() == [i for i in range(1_000) if i % 100 != 99]
+    assert_exactly_once(run, 2, 1_000)
+    # Whoever has number 1 here is not measured in their place.
+    pids = {row["ring"] for row in run.usage().select(["ring"]).to_pylist()}
+    assert not pids & {1, 2}
+
+
 @pytest.mark.parametrize("victim", ["agent", "aggregator"])
 def test_killed_services_store_everything_once(make_job: MakeJob, victim: str) -> None:
     # Given small rolls and short batches, so that every stage is hit some time,

@@ -23,9 +23,10 @@ void put(int fd, u64 offset, const void* bytes, std::size_t count) {
 }
 
 void damage(Input& input, RingHeader& header) {
-    std::atomic<u64>* counters[] = {&header.head, &header.acked, &header.freed, &header.wait_mark, &header.drop_from};
+    std::atomic<u64>* counters[] = {&header.head,      &header.acked, &header.freed,   &header.wait_mark,
+                                    &header.drop_from, &header.limit, &header.retry_at};
     const u64 values[] = {input.take(8), input.take(2) * 8, ~7ull, 1ull << 62, 0, kBytes, kBytes + 8};
-    counters[input.take(1) % 5]->store(values[input.take(1) % 7]);
+    counters[input.take(1) % 7]->store(values[input.take(1) % 7]);
     header.dropping.store(static_cast<u32>(input.take(1)) % 4);
     header.lost[input.take(1) % kKindSlots].store(input.take(1));
 }
@@ -69,7 +70,9 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     const u64 options = input.take(1);
     RingHeader header = {};
     memcpy(header.magic, kRingMagic, sizeof kRingMagic);
-    header.version = 1;
+    header.version = kRingVersion;
+    header.limit = kBytes;
+    header.grows = static_cast<u32>(options >> 4 & 1);
     header.header_bytes = kRingHeaderBytes;
     header.capacity = kBytes;
     const u64 lap = (options & 1) != 0 ? input.take(2) * 8 : 0;
@@ -80,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     data.resize(kBytes / 8);
     if ((options & 8) == 0) {
         header.freed = header.acked = lap;
-        header.head = lap + kBytes;
+        header.head = header.limit = lap + kBytes;
     }
     const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
     put(fd, 0, static_cast<void*>(&header), sizeof header);

@@ -19,6 +19,7 @@
 // Prints "committed <n>" when it ends by itself.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <cstdio>
@@ -187,6 +188,8 @@ int main(int count, char** words) {
     header.pid = static_cast<u32>(getpid());
     header.ppid = static_cast<u32>(getppid());
     header.process_start = start_of_this_process();
+    struct stat ns;
+    if (stat("/proc/self/ns/pid", &ns) == 0) header.pid_namespace = ns.st_ino;
     header.created_ns = monotonic_ns();
     timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
