@@ -127,7 +127,7 @@ def step() -> None:
     step n. What is recorded before the first call carries the number 0. In a program whose steps were counted by its
     optimizer until now, the numbers go on from the one reached.
     """
-    if not _running():
+    if not _running() and not _joins_session():
         return
     from msmemscope import _native
     from msmemscope.vocabulary import StepSource
@@ -190,6 +190,17 @@ def _running() -> bool:
 
     native = sys.modules.get("msmemscope._native")
     return native is not None and bool(native.stats()["recording"])
+
+
+def _joins_session() -> bool:
+    """Attaches a process that was launched under watch and has imported no framework; whether it then records."""
+    import sys
+
+    if "msmemscope.collect.attach" not in sys.modules:
+        from msmemscope.collect.bootstrap import watch_now
+
+        watch_now()
+    return _running()
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,10 @@
 """Brings a process under watch when it imports a framework, without touching its code.
 
 Imported at the start of every Python process that has MSMEMSCOPE_SESSION (msmemscope.pth), and by `import msmemscope`.
-Most of those are not worth watching (pip, a compiler driver, an elastic agent), so it only waits for the import of a
-framework. Then it attaches to the session; without one, blocks are remembered until msmemscope.start(). A fault here
-must never show in the program: it is said once on stderr and recording stays off.
+Most of those are not worth watching (pip, a compiler driver, an elastic agent), so it only waits: for the import of a
+framework, for the hook library to find a function that allocates, for a call of the API. Then it attaches to the
+session; without one, blocks are remembered until msmemscope.start(). A fault here must never show in the program: it is
+said once on stderr and recording stays off.
 """
 
 from __future__ import annotations
@@ -165,6 +166,19 @@ def arm() -> None:
     attach(session)
     if first and session.config.collect_mode == "immediate":
         _native.start()
+
+
+def allocator_found() -> None:
+    """The process has come by a function that allocates (native/hook/interpreter.h): it is worth watching without a
+    framework too. While one is being imported, its own turn comes."""
+    if not any(name in sys.modules for name in FRAMEWORKS):
+        watch_now()
+
+
+def watch_now() -> None:
+    """Attaches to the session of the environment, if there is one, whatever is imported."""
+    if os.environ.get(SESSION_VARIABLE):
+        _safely(arm)
 
 
 def _safely(action: Callable[[], None]) -> None:

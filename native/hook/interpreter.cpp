@@ -14,15 +14,30 @@ namespace {
 constexpr const char kImport[] =
     "exec(\"\"\"\n"
     "import sys\n"
-    "if 'msmemscope.collect.bootstrap' not in sys.modules:\n"
-    "    sys.path.append(%s)\n"
-    "    try:\n"
-    "        import msmemscope.collect.bootstrap\n"
-    "    except Exception:\n"
-    "        pass\n"
-    "    finally:\n"
-    "        sys.path.pop()\n"
+    "try:\n"
+    "    bootstrap = sys.modules.get('msmemscope.collect.bootstrap')\n"
+    "    if bootstrap is None:\n"
+    "        sys.path.append(%s)\n"
+    "        try:\n"
+    "            import msmemscope.collect.bootstrap as bootstrap\n"
+    "        finally:\n"
+    "            sys.path.pop()\n"
+    "    %s\n"
+    "except Exception:\n"
+    "    pass\n"
     "\"\"\", {})\n";  // in a namespace of its own: __main__ stays as it is
+
+struct Interpreter {
+    std::atomic<int (*)()> is_initialized, holds_gil;
+    std::atomic<int (*)(const char*)> run;
+    std::atomic<int (*)(int (*)(void*), void*)> add_pending_call;  // set last
+};
+Interpreter g_interpreter = {};
+
+template <typename Function>
+void find(std::atomic<Function>& function, const char* name) noexcept {
+    function.store(reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name)), std::memory_order_release);
+}
 
 // A Python string literal of `text`; false when it does not fit or holds what would need more than quoting.
 bool quoted(const char* text, std::size_t length, char* out, std::size_t size) noexcept {
@@ -34,16 +49,8 @@ bool quoted(const char* text, std::size_t length, char* out, std::size_t size) n
     return true;
 }
 
-}  // namespace
-
-void bring_python_side() noexcept {
-    static std::atomic<bool> done{false};
-    if (done.load(std::memory_order_relaxed)) return;
-    const char* session = getenv("MSMEMSCOPE_SESSION");
-    if (session == nullptr || *session == 0) return;
-    const auto holds_gil = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
-    const auto run = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "PyRun_SimpleString"));
-    if (holds_gil == nullptr || run == nullptr || holds_gil() == 0 || done.exchange(true)) return;
+// Runs `statement` where `bootstrap` is our module. The GIL is held.
+void run_in_bootstrap(const char* statement) noexcept {
     Dl_info info;
     if (dladdr(reinterpret_cast<const void*>(bring_python_side), &info) == 0 || info.dli_fname == nullptr) return;
     // <directory>/msmemscope/libascend_kernel_hook.so
@@ -51,11 +58,61 @@ void bring_python_side() noexcept {
     if (file == nullptr || file == info.dli_fname) return;
     const char* package = file - 1;
     while (package > info.dli_fname && *package != '/') --package;
-    char directory[1024], code[sizeof kImport + sizeof directory];
+    char directory[1024], code[sizeof kImport + sizeof directory + 64];
     if (!quoted(info.dli_fname, static_cast<std::size_t>(package - info.dli_fname), directory, sizeof directory))
         return;
-    snprintf(code, sizeof code, kImport, directory);
-    run(code);
+    snprintf(code, sizeof code, kImport, directory, statement);
+    g_interpreter.run.load(std::memory_order_relaxed)(code);
+}
+
+bool has_session() noexcept {
+    const char* session = getenv("MSMEMSCOPE_SESSION");
+    return session != nullptr && *session != 0;
+}
+
+bool is_up() noexcept {
+    return g_interpreter.add_pending_call.load(std::memory_order_acquire) != nullptr &&
+           g_interpreter.is_initialized.load(std::memory_order_relaxed)() != 0;
+}
+
+// Whether Python code may run here and now.
+bool holds_gil() noexcept { return is_up() && g_interpreter.holds_gil.load(std::memory_order_relaxed)() != 0; }
+
+constexpr char kAttach[] = "bootstrap.allocator_found()";
+
+int attach_now(void*) noexcept {
+    run_in_bootstrap(kAttach);
+    return 0;
+}
+
+}  // namespace
+
+void find_interpreter() noexcept {
+    Interpreter& found = g_interpreter;
+    if (found.add_pending_call.load(std::memory_order_acquire) != nullptr) return;
+    find(found.is_initialized, "Py_IsInitialized");
+    find(found.holds_gil, "PyGILState_Check");
+    find(found.run, "PyRun_SimpleString");
+    if (found.is_initialized.load() != nullptr && found.holds_gil.load() != nullptr && found.run.load() != nullptr)
+        find(found.add_pending_call, "Py_AddPendingCall");
+}
+
+void bring_python_side() noexcept {
+    static std::atomic<bool> done{false};
+    if (done.load(std::memory_order_relaxed) || !has_session()) return;
+    find_interpreter();
+    if (holds_gil() && !done.exchange(true)) run_in_bootstrap("pass");
+}
+
+void attach_python() noexcept {
+    static std::atomic<bool> done{false};
+    if (done.load(std::memory_order_relaxed) || !has_session()) return;
+    find_interpreter();
+    if (holds_gil() && !done.exchange(true)) run_in_bootstrap(kAttach);
+}
+
+void ask_python_to_attach() noexcept {
+    if (is_up() && has_session()) g_interpreter.add_pending_call.load(std::memory_order_relaxed)(attach_now, nullptr);
 }
 
 }  // namespace memscope

@@ -23,6 +23,7 @@ std::atomic<bool> g_installed{false};
 std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
 std::atomic<u64> g_loads_seen{0};     // objects ever loaded and unloaded when we last looked
 std::atomic<u64> g_unloads_seen{0};
+std::atomic<bool> g_calls_watched{false};  // some object calls a function that is watched
 
 u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
 
@@ -147,6 +148,8 @@ u32 write_replacements() noexcept {
             if (now != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
             ++slots_of_hook[position];
             ++total;
+            if (hook->replacement != reinterpret_cast<void*>(watching_dlsym))
+                g_calls_watched.store(true, std::memory_order_relaxed);
         });
     });
     return total;
@@ -168,7 +171,10 @@ u32 scan() noexcept {
 __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* handle, const char* name) noexcept {
     if (g_installed.load(std::memory_order_relaxed) && loads_so_far() != g_loads_seen.load(std::memory_order_relaxed))
         scan();
-    if (g_installed.load(std::memory_order_relaxed) && strncmp(name, "PyInit_", 7) == 0) bring_python_side();
+    if (g_installed.load(std::memory_order_relaxed)) {
+        if (strncmp(name, "PyInit_", 7) == 0) bring_python_side();
+        if (g_calls_watched.load(std::memory_order_relaxed)) attach_python();
+    }
     const auto real = original_of<void* (*)(void*, const char*)>(g_dlsym);
     if (handle != RTLD_NEXT && g_installed.load(std::memory_order_relaxed)) {
         u32 position = 0;
@@ -176,6 +182,7 @@ __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* h
         if (hook != nullptr && hook->replacement != reinterpret_cast<void*>(watching_dlsym)) {
             void* found = real(handle, name);
             if (found == nullptr) return nullptr;
+            attach_python();
             void* none = nullptr;
             hook->original->compare_exchange_strong(none, found, std::memory_order_acq_rel);
             return found == hook->original->load(std::memory_order_relaxed) ? hook->replacement : found;
@@ -188,6 +195,7 @@ __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* h
 
 u32 install_hooks() noexcept {
     note_beginnings();
+    find_interpreter();
     g_installed.store(true, std::memory_order_release);
     return scan();
 }

@@ -20,6 +20,7 @@
 #include "hook/blocks.h"
 #include "hook/devices.h"
 #include "hook/guard.h"
+#include "hook/interpreter.h"
 #include "hook/steps.h"
 #include "record/process.h"
 #include "stack/stacks.h"
@@ -270,6 +271,7 @@ bool open_once() noexcept {
             if (self.error != 0) g_watch.store(Watch::OFF, std::memory_order_relaxed);
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
             if (self.error != 0) return false;
+            ask_python_to_attach();
             emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
             emit_lost();
             if (const char* devices = visible_devices()) emit_meta("visible_devices", devices);

@@ -1,0 +1,116 @@
+"""Python processes that import no framework we wait for: CuPy, JAX, numba, plain ctypes on the CUDA runtime."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from running import PROGRAMS, ROOT, Outcome, Watch
+
+from msmemscope.tables import Run
+from msmemscope.vocabulary import Kind, Pool
+
+CTYPES = """
+import ctypes, sys
+import msmemscope
+
+runtime = ctypes.CDLL(sys.argv[1])
+
+def allocate(bytes):
+    block = ctypes.c_void_p()
+    assert runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(bytes)) == 0  # HERE
+    return block
+
+for _ in range(12):
+    runtime.cudaFree(allocate(8192))
+    allocate(4096)
+    msmemscope.step()
+print("torch" in sys.modules)
+"""
+
+FRAMEWORK = """
+import ctypes, sys
+
+framework = ctypes.CDLL(sys.argv[2])
+start, allocate = framework.framework_start, framework.framework_allocate
+assert start(sys.argv[1].encode(), ctypes.c_size_t(100)) == 0
+for _ in range(5):
+    assert allocate(ctypes.c_size_t(200)) == 0  # HERE
+print("msmemscope.collect.attach" in sys.modules)
+"""
+
+STEPS_ALONE = """
+import msmemscope
+for _ in range(5):
+    msmemscope.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The stand-ins for the CUDA runtime and for a framework."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to build a stand-in for the CUDA runtime")
+    made = []
+    for source in (ROOT / "tests/native/fake_cudart.cpp", PROGRAMS / "without_torch/framework.cpp"):
+        made.append(tmp_path_factory.mktemp("libraries") / f"lib{source.stem}.so")
+        subprocess.run(["g++", "-shared", "-fPIC", "-pthread", str(source), "-o", str(made[-1])], check=True)
+    return made[0], made[1]
+
+
+def blocks_by_stack(outcome: Outcome) -> list[tuple[int, list[int]]]:
+    """(size, lines of the program's frames, innermost first) of every block of the runtime, in order."""
+    run = Run(outcome.run)
+    found = []
+    for batch in run.events(columns=["kind", "pool", "size", "stack_py"], kinds=(Kind.MALLOC,)):
+        of_runtime = batch.filter(pc.equal(batch.column("pool"), int(Pool.CUDA_DRIVER)))
+        for row in of_runtime.to_pylist():
+            frames = run.stack(row["stack_py"]) if row["stack_py"] else ()
+            found.append((row["size"], [frame.line for frame in frames if frame.file.endswith("program.py")]))
+    return found
+
+
+def line_of(text: str) -> int:
+    return text[: text.index("# HERE")].count("\n") + 1
+
+
+def test_ctypes_alone_has_stacks_and_steps(watch: Watch, tmp_path: Path, libraries: tuple[Path, Path]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(CTYPES)
+
+    outcome = watch(sys.executable, program, libraries[0])
+
+    assert (outcome.status, outcome.stdout) == (0, "False\n"), outcome.stderr
+    blocks = blocks_by_stack(outcome)
+    assert [size for size, _ in blocks] == [8192, 4096] * 12
+    assert {lines[0] for _, lines in blocks} == {line_of(CTYPES)}  # the first one too
+    assert "4.0 KiB per step is kept from program.py" in outcome.stderr
+    assert "events in steps 0-12" in outcome.stderr
+
+
+def test_a_runtime_that_a_framework_opens_by_itself(watch: Watch, tmp_path: Path, libraries: tuple[Path, Path]) -> None:
+    """Its own thread's block has no Python stack, nor could it; what Python asks for from then on has."""
+    program = tmp_path / "program.py"
+    program.write_text(FRAMEWORK)
+
+    outcome = watch(sys.executable, program, *libraries)
+
+    assert (outcome.status, outcome.stdout) == (0, "True\n"), outcome.stderr
+    line = line_of(FRAMEWORK)
+    assert blocks_by_stack(outcome) == [(100, []), *[(200, [line])] * 5]
+
+
+def test_steps_of_a_program_that_allocates_nothing_we_know(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STEPS_ALONE)
+
+    outcome = watch(sys.executable, program)
+
+    assert outcome.status == 0, outcome.stderr
+    run = Run(outcome.run)
+    steps = [n for batch in run.events(columns=["step"], kinds=(Kind.STEP,)) for n in batch.column("step").to_pylist()]
+    assert steps == [2, 3, 4, 5, 6]
