@@ -138,5 +138,8 @@ class Services:
 
 
 def _unblock_signals() -> None:
-    """The supervisor blocks the signals it waits for; a mask outlives exec."""
+    """The supervisor blocks the signals it waits for; a mask outlives exec. One that reached our group before this
+    process left it is not for us."""
+    while signal.sigtimedwait(signal.sigpending(), 0) is not None:
+        pass
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

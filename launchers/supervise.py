@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,16 +15,30 @@ from pathlib import Path
 from msmemscope.collect.config import Config
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
-from msmemscope.errors import MemscopeError
+from msmemscope.launchers.bystander import Bystander
+from msmemscope.launchers.program import let_go_of_its_files, start_program
 from msmemscope.launchers.registry import launcher_of
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.sweep import sweep
 from msmemscope.text import plain
 
 POLL_S = 0.1
-_FORWARDED = {signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
-_WAITED = {*_FORWARDED, signal.SIGINT, signal.SIGCHLD}
-_SI_KERNEL = 0x80  # si_code of a signal from the terminal (asm-generic/siginfo.h): the program has it already
+# Meant for the program when they are sent to us. Those that stop a process are not among them: a shell stops the whole
+# group, and would wait for ever for one that stays.
+_FORWARDED = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGCONT,
+    signal.SIGPWR,
+    signal.SIGWINCH,
+}
+_END_A_PROGRAM = _FORWARDED - {signal.SIGCONT, signal.SIGWINCH}  # where it has no handler
+_WAITED = {*_FORWARDED, signal.SIGCHLD}
 
 
 def run(config: Config, argv: list[str]) -> int:
@@ -35,14 +48,20 @@ def run(config: Config, argv: list[str]) -> int:
         say(line)
     session = Session.create(config, argv, mode="launched")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    bystander = Bystander(_FORWARDED)
     services = Services(session)
     try:
-        status = _run_program(session, argv, services)
-        _finish(session, services, status)
+        status = -_ended_early()
+        if status == 0:
+            status = _run_program(session, argv, services, bystander)
+            _finish(session, services, status)
     finally:
         services.stop()
+        bystander.end()
         if left := services.leave():
             say(left)
+        while signal.sigtimedwait(_WAITED, 0) is not None:
+            pass  # came too late for the program
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if status < 0:
         _die_by(-status)
@@ -50,17 +69,14 @@ def run(config: Config, argv: list[str]) -> int:
     return status
 
 
-def _run_program(session: Session, argv: list[str], services: Services) -> int:
+def _run_program(session: Session, argv: list[str], services: Services, bystander: Bystander) -> int:
     launcher = launcher_of(argv)
-    environment = {**os.environ, **session.environment(distributed=launcher is not None)}
-    try:
-        program = subprocess.Popen(argv, env=environment, preexec_fn=_unblock_signals)
-    except OSError as error:
-        raise MemscopeError(f"cannot run {argv[0]} ({error.strerror}): check its name and mode") from None
+    program = start_program(argv, session.environment(distributed=launcher is not None), _WAITED)
+    let_go_of_its_files()
     join(session.directory, program.pid)
     while True:
         arrived = signal.sigtimedwait(_WAITED, POLL_S)
-        if arrived is not None and _concerns_program(arrived):
+        if arrived is not None and arrived.si_signo in _FORWARDED and not bystander.has_seen(arrived):
             with suppress(ProcessLookupError):
                 program.send_signal(arrived.si_signo)
         services.tend()
@@ -69,11 +85,13 @@ def _run_program(session: Session, argv: list[str], services: Services) -> int:
             return status
 
 
-def _concerns_program(arrived: signal.struct_siginfo) -> bool:
-    """A signal sent to us alone is meant for the program; Ctrl-C went to the whole foreground group."""
-    if arrived.si_signo == signal.SIGCHLD:
-        return False
-    return arrived.si_code != _SI_KERNEL
+def _ended_early() -> int:
+    """The signal that came before there was a program to receive it, and would have ended it; 0 for none."""
+    for number in sorted(signal.sigpending() & _END_A_PROGRAM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            say(f"ended by {signal.Signals(number).name} before the program was started")
+            return int(number)
+    return 0
 
 
 def _finish(session: Session, services: Services, status: int) -> None:
@@ -101,10 +119,6 @@ def _finish(session: Session, services: Services, status: int) -> None:
 def say(text: str) -> None:
     """One line for the user."""
     print(f"[msmemscope] {plain(text)}", file=sys.stderr)
-
-
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
 
 def _die_by(number: int) -> None:
