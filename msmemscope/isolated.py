@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 USER_PATH_VARIABLE = "MSMEMSCOPE_USER_PATH"  # sys.path of who started a service
 # Found wherever they are: what we import, and what we only tell the version of.
-_WANTED = ("numpy", "zmq", "msgpack", "pyarrow", "scipy", "click", "rich", "torch", "torch_npu", "mindspore")
+_WANTED = ("numpy", "zmq", "msgpack", "pyarrow", "click", "rich", "torch", "torch_npu", "mindspore")
 # Variables of Python that say where the interpreter lives; the others are meant for the program.
 _KEPT = {
     "PYTHONCOERCECLOCALE",

@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+
+from msmemscope.analysis.trend import rising_p_value, sen_slope
 
 Ints = npt.NDArray[np.int64]
 
@@ -135,15 +136,7 @@ class TrendTest:
         key = at.tobytes() + values.tobytes()
         if key not in self._known:
             self.calls += 1
-            trend = stats.kendalltau(at, values, alternative="greater")
-            slope = stats.theilslopes(values, at, alpha=0.95)
-            p_value = float(trend.pvalue)
-            self._known[key] = (
-                1.0 if np.isnan(p_value) else p_value,
-                float(slope.slope),
-                float(slope.low_slope),
-                float(slope.high_slope),
-            )
+            self._known[key] = (rising_p_value(values), *sen_slope(values, at.astype(np.float64)))
         return self._known[key]
 
 

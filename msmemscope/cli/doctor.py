@@ -31,7 +31,7 @@ from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
 from msmemscope.errors import MemscopeError
 from msmemscope.isolated import environment_of_service, isolated_command
 
-REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy", "scipy")
+REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy")
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 SOURCES = {
     "c10": "allocations of torch on the cpu and on CUDA",
