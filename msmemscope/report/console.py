@@ -36,6 +36,7 @@ _DEVICES = 8  # with a block of their own in upstream's part
 _INCIDENTS = 4  # of running out of memory
 _ALIVE = 5  # lines of what was alive then
 _BLOCKS = 4  # lines of leaked blocks per device
+_MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
 _POOL_TITLES = {
@@ -187,7 +188,16 @@ def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
     elif not summary.leaks_looked_for:
         yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
     elif summary.last_step is not None and not summary.notes:
-        yield Section(title="No leak was found." if rank is None else f"No leak was found on rank {rank}.", tone="good")
+        where = "" if rank is None else f" on rank {rank}"
+        if summary.share_after_steps < _MUCH_AFTER_STEPS:
+            yield Section(title=f"No leak was found{where}.", tone="good")
+        else:
+            seen = f"steps {summary.first_step}-{summary.last_step}"
+            yield Section(
+                title=f"No leak was found{where} in {seen}, but {summary.share_after_steps:.0%} of the allocations "
+                "came after them, where no step was told: call msmemscope.step() once per iteration there.",
+                tone="doubt",
+            )
     for note in summary.notes:
         if rank is None or not note.ranks or rank in note.ranks:
             yield Section(title=f"Note: {note.sentence}", tone="doubt")
@@ -248,6 +258,9 @@ def _verdict(analysis: Analysis) -> Section:
         verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {said}{more}"
     elif not analysis.summary.leaks_looked_for or analysis.summary.notes or analysis.summary.last_step is None:
         verdict = "nothing can be said about leaks"
+    elif analysis.summary.share_after_steps >= _MUCH_AFTER_STEPS:
+        share = 1 - analysis.summary.share_after_steps
+        verdict = f"no leak found in the steps that were seen, {share:.0%} of the allocations"
     else:
         verdict = "no leak found"
     failed = [finding for finding in analysis.summary.out_of_memory if finding.severity == "error"]

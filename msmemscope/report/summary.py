@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding, device_name, fold_ranks, pool_name
-from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.analysis.steps import FIRST_STEP, allocations_by_part
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -68,6 +68,7 @@ class Summary:
     leaks_looked_for: bool = True  # not under --steps, nor with an --analysis that leaves it out
     not_seen: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what sources could not see, and who says so
     left_out_incidents: int = 0  # of running out of memory, beyond those that findings tell of
+    allocations: dict[str, int] = field(default_factory=dict)  # "before", "in" and "after" the steps
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
@@ -88,6 +89,11 @@ class Summary:
         """Oddities on which numbers may depend, by kind."""
         return {kind: entry["count"] for kind, entry in self.anomalies.items() if kind in _DOUBTFUL}
 
+    @property
+    def share_after_steps(self) -> float:
+        """Of all allocations, 0 to 1: whatever leaks there is not seen."""
+        return self.allocations.get("after", 0) / max(sum(self.allocations.values()), 1)
+
     def as_json(self) -> dict[str, Any]:
         """summary.json; docs/formats.md describes the keys."""
         return {
@@ -105,6 +111,7 @@ class Summary:
             "first_step": self.first_step,
             "last_step": self.last_step,
             "events": self.events,
+            "allocations": self.allocations,
             "losses": self.losses,
             "anomalies": self.anomalies,
             "leaks_looked_for": self.leaks_looked_for,
@@ -180,6 +187,7 @@ def summarise(
         leaks_looked_for=leaks_looked_for,
         not_seen=_not_seen(run),
         left_out_incidents=left_out_incidents,
+        allocations=allocations_by_part(tracked.steps),
     )
 
 

@@ -54,6 +54,24 @@ def test_clean_job_is_called_clean() -> None:
     assert "ERROR" not in text
 
 
+@pytest.mark.parametrize("more", [5, 60])
+def test_what_no_step_covers_is_not_called_clean(more: int) -> None:
+    """24 steps of 2 allocations, and then a part of the program in which nobody tells steps."""
+    run = leaky_job(ranks=1, leaking=False)
+    for number in range(more):
+        run.malloc(100_000 + 2 * number, 0x900, 4096, step=25)
+        run.free(100_001 + 2 * number, 0x900, step=25)
+    made = analyse(run)
+    text = plain_text(made)
+    assert made.summary.allocations == {"before": 1 + 2, "in": 23 * 2, "after": more}
+    if more == 5:
+        assert "No leak was found." in text
+        assert "msMemScope: no leak found. " in text
+    else:
+        assert "No leak was found in steps 0-24, but 55% of the allocations came after them" in text
+        assert "msMemScope: no leak found in the steps that were seen, 45% of the allocations. " in text
+
+
 def test_table_of_ranks(analysis: Analysis) -> None:
     rows = [line.split() for line in plain_text(analysis).splitlines() if " cpu " in line and " HOST " in line]
     rows = [row for row in rows if row[0] in "0123"]
