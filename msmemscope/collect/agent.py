@@ -31,6 +31,7 @@ import zmq
 
 from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
+from msmemscope.collect import unwatched
 from msmemscope.collect.library import CLOSING
 from msmemscope.collect.presence import AGENT, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, start_service
@@ -171,6 +172,7 @@ class Agent:
         self._by_id: dict[int, Feed] = {}
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
+        self._unwatched = unwatched.Unwatched(session_dir, say)
         self._usage = Usage(self._settings.usage_s, say, renew_s=self._settings.usage_renew_s)
         self._context = zmq.Context()
         self._pid_namespace = pid_namespace()
@@ -205,6 +207,8 @@ class Agent:
                 if now - max(self._progress, self._finishing) > self._settings.give_up_s:
                     status = MemscopeError.exit_status
                     break
+        if status == 0:
+            self._unwatched.remove()
         self._usage.stop()
         self._context.destroy(linger=1000)
         for feed in self._feeds.values():
@@ -231,10 +235,11 @@ class Agent:
 
     def _open_new(self) -> None:
         try:
-            names = [name for name in os.listdir(self._dir) if name.endswith(".ring") and name not in self._feeds]
+            present = os.listdir(self._dir)
         except FileNotFoundError:
             raise MemscopeError(f"{self._dir} is gone; the agent has nothing left to do") from None
-        for name in sorted(names):
+        self._unwatched.look(present)
+        for name in sorted(name for name in present if name.endswith(".ring") and name not in self._feeds):
             self._open(self._dir / name)
 
     def _open(self, path: Path) -> None:
@@ -402,6 +407,8 @@ class Agent:
         if self._finishing is not None and not self._said_bye and not self._open_feeds():
             self._said_bye = True
             self._asked = time.monotonic()
+            self._unwatched.look_beside()
+            self._left_out[unwatched.COUNT] = self._unwatched.count
             self._send("bye", host=self._host, left_out=self._left_out)
 
     def _has_ended(self, feed: Feed) -> bool:

@@ -9,6 +9,7 @@ said once on stderr and recording stays off.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from _thread import get_ident
@@ -160,9 +161,15 @@ def arm() -> None:
     from msmemscope import _native
     from msmemscope.collect.attach import attach, attached
     from msmemscope.collect.session import Session
+    from msmemscope.errors import MemscopeError
 
     first = attached() is None
-    session = attached() or Session.load(os.environ[SESSION_VARIABLE])
+    try:
+        session = attached() or Session.load(os.environ[SESSION_VARIABLE])
+    except MemscopeError:
+        _native.set_session(os.environ[SESSION_VARIABLE])
+        _native.note_unwatched(errno.EACCES)
+        raise
     attach(session)
     if first and session.config.collect_mode == "immediate":
         _native.start()

@@ -22,6 +22,7 @@
 #include "hook/guard.h"
 #include "hook/interpreter.h"
 #include "hook/steps.h"
+#include "hook/unwatched.h"
 #include "record/process.h"
 #include "stack/stacks.h"
 
@@ -268,7 +269,10 @@ bool open_once() noexcept {
         if (state == State::CLOSED &&
             self.state.compare_exchange_strong(state, State::OPENING, std::memory_order_acq_rel)) {
             self.error = open_ring();
-            if (self.error != 0) g_watch.store(Watch::OFF, std::memory_order_relaxed);
+            if (self.error != 0) {
+                g_watch.store(Watch::OFF, std::memory_order_relaxed);
+                leave_note(self.session, self.error);
+            }
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
             if (self.error != 0) return false;
             ask_python_to_attach();
@@ -450,6 +454,8 @@ MEMSCOPE_API int memscope_set_session(const char* directory) {
     g_recorder.state.compare_exchange_strong(failed, State::CLOSED);
     return 0;
 }
+
+MEMSCOPE_API void memscope_note_unwatched(int error) { leave_note(g_recorder.session, error); }
 
 MEMSCOPE_API void memscope_set_ring_bytes(unsigned long long bytes) { g_recorder.ring_bytes = bytes; }
 

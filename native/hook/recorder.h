@@ -77,6 +77,8 @@ extern "C" {
 
 // Where rings go: the session directory. Copied. Returns 0, or ENAMETOOLONG.
 int memscope_set_session(const char* directory);
+// This process will record nothing into the session, for the reason `error`: counted in the run, see unwatched.h.
+void memscope_note_unwatched(int error);
 void memscope_set_ring_bytes(unsigned long long bytes);
 void memscope_set_wait_ns(unsigned long long ns);  // 0: never block
 

@@ -73,6 +73,8 @@ void bind_collect(py::module_& module) {
     module.def("set_session", [](const std::string& directory) {
         if (memscope_set_session(directory.c_str()) != 0) throw py::value_error("session directory: path too long");
     });
+    module.def("note_unwatched", &memscope_note_unwatched, py::arg("error"),
+               "This process will record nothing into the session, for this errno.");
     module.def("set_ring_bytes", &memscope_set_ring_bytes);
     module.def("set_wait_ns", &memscope_set_wait_ns);
     module.def("set_stack_depth", &memscope_set_stack_depth, py::arg("python"), py::arg("native"));

@@ -1,0 +1,82 @@
+"""Processes that record nothing although they have events: counted, and the first of them named.
+
+In: the notes that such processes leave (native/hook/unwatched.h), in the session directory or beside it. Out: a count
+for the run's losses, and lines for the user.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from msmemscope.text import plain
+
+COUNT = "unwatched_processes"  # in run.json's losses
+NAMED = 5  # in words; the rest is counted
+_NOTE = re.compile(r"unwatched-(\d+)-(\d+)-(\d+)\Z")
+_REASONS = {
+    errno.EFBIG: "its limit on the size of files is smaller than a ring (ulimit -f)",
+    errno.ENOSPC: "there is no space for its ring",
+    errno.EACCES: "the session is closed to its user",
+    errno.EPERM: "the session is closed to its user",
+    errno.EMFILE: "it has no file descriptor left for its ring",
+}
+
+
+class Unwatched:
+    """What notes were found so far."""
+
+    def __init__(self, session_dir: Path, say: Callable[[str], None]) -> None:
+        self._dir = session_dir
+        self._say = say
+        self._known: set[str] = set()
+        self._processes: set[tuple[str, str]] = set()  # pid and start
+        self._beside: list[Path] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._processes)
+
+    def look(self, names: Iterable[str]) -> None:
+        """Takes the notes among the names that lie in the session directory."""
+        for name in names:
+            if name.startswith("unwatched-"):
+                self._take(self._dir / name, name)
+
+    def look_beside(self) -> None:
+        """Takes those beside it. It is /dev/shm or the like, where much may lie: for the end of a session."""
+        prefix = f"{self._dir.name}."
+        for name in os.listdir(self._dir.parent):
+            if name.startswith(prefix) and self._take(self._dir.parent / name, name.removeprefix(prefix)):
+                self._beside.append(self._dir.parent / name)
+
+    def remove(self) -> None:
+        """Once they are told: those in the session directory go with it."""
+        for path in self._beside:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # another user's, and we are not root
+
+    def _take(self, path: Path, name: str) -> bool:
+        note = _NOTE.match(name)
+        if note is None or path.name in self._known:
+            return False
+        self._known.add(path.name)
+        pid, start, error = note.groups()
+        if (pid, start) in self._processes:
+            return True
+        self._processes.add((pid, start))
+        if self.count <= NAMED:
+            try:
+                program = plain(os.readlink(path)[:64])
+            except OSError:
+                program = "?"
+            reason = _REASONS.get(int(error[:9])) or os.strerror(int(error[:9]))
+            self._say(f"process {pid[:20]} ({program}) is not recorded: {reason}")
+        elif self.count == NAMED + 1:
+            self._say(f"more processes are not recorded; the run counts them as {COUNT}")
+        return True
