@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from msmemscope.collect.library import CLOSING, LAUNCHER
-from msmemscope.collect.presence import anybody_lives, process_start
+from msmemscope.collect.library import LAUNCHER
+from msmemscope.collect.presence import CLOSING, anybody_lives, process_start
 from msmemscope.collect.session import Session
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.services import Services

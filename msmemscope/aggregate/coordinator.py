@@ -156,6 +156,7 @@ def losses(shard: Shard) -> dict[str, Any]:
         "invalid_batches": shard.losses.refused_messages,
         "damaged_journal_frames": sum(damage.frames for damage in shard.losses.damaged_segments.values()),
         "damaged_journal_bytes": sum(damage.bytes for damage in shard.losses.damaged_segments.values()),
+        "deleted_events": shard.losses.deleted_events,
         "skipped_parts": len(shard.losses.skipped_parts),
         "skipped_part_names": shard.losses.skipped_parts,
         **shard.losses.agents,

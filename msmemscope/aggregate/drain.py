@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from msmemscope.aggregate import wire
 from msmemscope.aggregate.shard import Shard
 from msmemscope.collect.agent import Agent
 from msmemscope.collect.presence import AGENT, hold
+
+GIVE_UP_S = 5.0  # how long a full disk is waited for: whoever asks has waited already
 
 
 def drain(session_dir: Path, session: Mapping[str, Any], shard: Shard) -> bool:
@@ -41,6 +44,7 @@ class _InProcess(Agent):
         self._shard = shard
         self._answers: deque[bytes] = deque()
         super().__init__(session_dir, session)
+        self._settings = replace(self._settings, give_up_s=GIVE_UP_S)
         self.finish_asked = True
 
     def _connect(self) -> None:
@@ -58,6 +62,9 @@ class _InProcess(Agent):
             if self._take(wire.unpack(self._answers.popleft(), self._name, wire.SHARD_TYPES)):
                 return True
         return False
+
+    def _move_to_spool(self, now: float) -> None:
+        """No writer is waited for any more."""
 
     def _sample(self) -> None:
         """Whoever it was is gone, or about to go."""

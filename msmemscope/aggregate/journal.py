@@ -123,6 +123,16 @@ class Journal:
                 aside.mkdir(mode=0o700, exist_ok=True)
                 path.replace(aside / path.name)
 
+    @property
+    def is_there(self) -> bool:
+        """Is the directory there, or has somebody deleted it?"""
+        return self._directory.is_dir()
+
+    def begin_again(self) -> None:
+        """After somebody deleted the directory: makes it, and begins a new segment."""
+        self.close()
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+
     def close(self) -> None:
         """Closes the current segment; the next append begins another."""
         if self._file >= 0:

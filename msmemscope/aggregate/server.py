@@ -32,11 +32,10 @@ from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Losses, Shard, UsageFa
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
-from msmemscope.collect.unsaved import find, keep, writers_live
+from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
 
-MIN_FREE_BYTES = 64 << 20
-GIVE_UP_S = 60.0  # how long a full disk is waited for at the end
+GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
 POLL_MS = 50
 
@@ -69,9 +68,11 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     if before.get("finished"):
         return 0
     shard, coordinator = _take_up(run, session, before)
-    coordinator.write()
+    place = _Place(run, locks[1], shard, coordinator)
+    shard.repair = place.repair
+    _try_write(coordinator)
     if not coordinator.drained and not alone:
-        _receive(session_dir, session["endpoint"], shard, coordinator)
+        _receive(session_dir, session["endpoint"], shard, coordinator, place)
     if not coordinator.drained:
         coordinator.drained = drain(session_dir, session, shard)
     if not shard.rings and not any(losses(shard).values()):
@@ -81,12 +82,45 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
                 Path(made).rmdir()
         status = 0
     else:
-        status = _finish(run, session_dir, session, shard, coordinator, quiet=alone)
+        status = _finish(run, session_dir, session, shard, coordinator, place, quiet=alone)
     if not coordinator.drained:
         status = status or MemscopeError.exit_status  # the supervisor keeps what is left
     if alone or is_free(session_dir / OWNER):
         _remove(session_dir, drained=coordinator.drained)
     return status
+
+
+class _Place:
+    """The run directory as we hold it. Somebody may delete it, or a part of it, while the run goes on."""
+
+    def __init__(self, run: Path, lock: int, shard: Shard, coordinator: Coordinator) -> None:
+        self._run = run
+        self._lock = lock
+        self._shard = shard
+        self._coordinator = coordinator
+
+    @property
+    def is_ours(self) -> bool:
+        """Does the directory that we locked still have its name?"""
+        try:
+            return os.path.samestat(self._run.stat(), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    def repair(self) -> None:
+        """Makes what was deleted again, for what is in memory and what comes. Nothing when that fails, for now."""
+        if self.is_ours and self._shard.is_whole:
+            return
+        with suppress(OSError, MemscopeError):
+            self._run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.is_ours:
+                lock = _lock(self._run)
+                os.close(self._lock)
+                self._lock = lock
+            self._shard.begin_again()
+            print(f"[msmemscope] aggregator: {self._run} was deleted while it was written: it is made again; what it "
+                  "held is lost, and counted", file=sys.stderr, flush=True)  # fmt: skip
+            _try_write(self._coordinator)
 
 
 def _remove(session_dir: Path, *, drained: bool) -> None:
@@ -120,6 +154,7 @@ def recover(run: Path) -> bool:
             if found["session"] != session["session"] or not drain(directory, found, shard):
                 raise MemscopeError(f"{run}: the records in {directory} cannot be stored: make room and try again")
             coordinator.drained = True
+            kept |= _read_finish(directory / FINISH)
         _write_tables(run, shard, coordinator)
         for directory in unsaved:
             shutil.rmtree(directory, ignore_errors=True)
@@ -150,19 +185,27 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
     try:
         run.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         run.mkdir(mode=0o700, exist_ok=True)
-        free = shutil.disk_usage(run).free
         probe = run / ".probe"
         probe.touch(0o600)
         probe.unlink()
     except OSError as error:
         raise MemscopeError(f"cannot write to {run}: {error.strerror}; choose another --output-path") from error
-    if free < MIN_FREE_BYTES:
-        raise MemscopeError(f"{run}: only {free >> 20} MiB are free; at least {MIN_FREE_BYTES >> 20} MiB are needed")
     try:
         before = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         # One of ours that was killed before its first run.json; a run's name holds its session.
-        ours = {"events", "strings", "frames", "stacks", "usage", "journal", DAMAGED, "run.json.tmp"}
+        ours = {
+            "events",
+            "strings",
+            "frames",
+            "stacks",
+            "usage",
+            "journal",
+            DAMAGED,
+            "run.json.tmp",
+            UNSAVED,
+            UNSAVED + "~",
+        }
         if any(path.name not in ours for path in run.iterdir()):
             raise MemscopeError(f"{run} is not empty; choose another --output-path") from None
         return {}
@@ -174,7 +217,7 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
     return found
 
 
-def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator) -> None:
+def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator, place: _Place) -> None:
     """Serves agents until they have left, SIGTERM comes, or the end has come and there is no agent."""
     asked_to_end = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
@@ -202,6 +245,7 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
             shard.roll()
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + 1
+                place.repair()
                 if not _is_over_without_agent(session_dir):
                     served = time.monotonic()
                 elif time.monotonic() - served > WITHOUT_AGENT_S:
@@ -252,26 +296,43 @@ def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tupl
 
 
 def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
-    if not shard.close(GIVE_UP_S):
-        raise MemscopeError(
-            f"{run}: the tables could not be written; the journal holds the rest: "
-            f"make room, then msmemscope analyze {run}"
-        )
-    (run / "journal").rmdir()
-    coordinator.write_losses()
+    try:
+        if shard.close(GIVE_UP_S):
+            with suppress(FileNotFoundError):
+                (run / "journal").rmdir()
+            coordinator.write_losses()
+            return
+        why = "no room"
+    except OSError as error:
+        why = str(error.strerror)
+    if not run.is_dir():
+        raise MemscopeError(f"{run} was deleted and cannot be made again ({why}): what it held is lost")
+    waiting = sum(path.stat().st_size for path in (run / "journal").glob("*.journal")) / (1 << 20)
+    raise MemscopeError(
+        f"{run}: the tables could not be written ({why}); {waiting:.1f} MiB wait in its journal: "
+        f"make room, then msmemscope analyze {run}"
+    )
 
 
 def _finish(
-    run: Path, session_dir: Path, session: dict[str, Any], shard: Shard, coordinator: Coordinator, *, quiet: bool
+    run: Path,
+    session_dir: Path,
+    session: dict[str, Any],
+    shard: Shard,
+    coordinator: Coordinator,
+    place: _Place,
+    *,
+    quiet: bool,
 ) -> int:
     """Rolls, writes the outputs and the last run.json. quiet: this terminal waits for no verdict."""
-    coordinator.end(_read_finish(session_dir / FINISH))
+    with suppress(OSError):  # _write_tables says it
+        coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on only what can be made again is at stake
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
         coordinator.write(finished=True)
         return 0
-    coordinator.write()
+    _try_write(coordinator)
     try:
         from msmemscope.report.console import print_text
         from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
@@ -286,9 +347,15 @@ def _finish(
             for note in outcome.notes:
                 print(f"[msmemscope] Note: {note}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
-        print(f"[msmemscope] the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again",
-              file=sys.stderr)  # fmt: skip
-        coordinator.write(finished=True, outputs_error=repr(error))
+        if not place.is_ours:
+            why = f"{run} was deleted while its outputs were written: what it held is lost"
+        elif isinstance(error, MemscopeError):
+            why = str(error)
+        else:
+            why = f"the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again"
+        print(f"[msmemscope] {why}", file=sys.stderr)
+        with suppress(OSError):
+            coordinator.write(finished=True, outputs_error=repr(error))
         return MemscopeError.exit_status
     coordinator.write(finished=True)
     return 0

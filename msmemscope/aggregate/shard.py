@@ -8,6 +8,9 @@ is missing there is taken from the journal.
 
 A full disk: what cannot be journaled is not acknowledged, and the agent sends it again later; what cannot be
 rolled stays in the journal and in memory, up to twice the size of a roll, after which nothing more is taken.
+
+A run directory that is deleted meanwhile: it is made again (`begin_again`) and takes what is still in memory and what
+comes. At the end the parts are read back, and what was stored and is not there any more is counted.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ class Losses:
 
     refused_messages: int = 0
     damaged_segments: dict[str, Damage] = field(default_factory=dict)  # of the journal, by name
+    deleted_events: int = 0  # stood in a table that is not there any more, or damaged
     skipped_parts: list[str] = field(default_factory=list)
     agents: dict[str, int] = field(default_factory=dict)  # what agents say they had to leave out
 
@@ -108,6 +112,8 @@ class Shard:
         self.losses = Losses()
         self.usage = UsageFacts()
         self.before_roll: Callable[[], None] = lambda: None
+        self.repair: Callable[[], None] = lambda: None  # called when a write failed: the directory may be deleted
+        self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
     def recover(self, processes: list[dict[str, Any]]) -> None:
         """Takes up what an earlier aggregator left. processes: of its run.json."""
@@ -127,6 +133,9 @@ class Shard:
                 self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
             except WireError:
                 self._journal.note_damage(segment, 1, len(message))
+        for entry in processes:
+            missing = int(entry.get("events", 0)) - self.rings[int(entry["ring"], 16)].stored.rows
+            self.losses.deleted_events += max(missing, 0)
         self.losses.skipped_parts += self._store.corrupt
         self.losses.damaged_segments |= self._journal.damage
 
@@ -170,8 +179,10 @@ class Shard:
             self._finish_roll()
         if self._future is None and self._rolling is not None and time.monotonic() >= self._retry_at:
             self._future = self._writer.submit(self._store.write, self._rolling)
-        elif self._rolling is None and self._pending.rows >= self._roll_rows:
-            self._start_roll()
+        elif self._rolling is None and (self._pending.rows >= self._roll_rows or self._wants_room):
+            self._wants_room = False
+            if not self._pending.empty:
+                self._start_roll()
 
     def close(self, give_up_s: float) -> bool:
         """Rolls everything. False when that did not succeed in time: then the journal holds the rest."""
@@ -183,6 +194,8 @@ class Shard:
             if self._rolling is not None or not self._pending.empty:
                 time.sleep(RETRY_S / 10)
         done = self._rolling is None and self._pending.empty
+        if done:
+            self._count_deleted()
         self._journal.close()
         self._writer.shutdown(wait=True)
         if done:
@@ -190,10 +203,38 @@ class Shard:
             self._journal.discard(self._journal.rotate())  # control messages only; run.json has them
         return done
 
+    @property
+    def is_whole(self) -> bool:
+        """Are the folders of the run there, or has somebody deleted them?"""
+        return self._store.is_whole and self._journal.is_there
+
+    def begin_again(self) -> None:
+        """Makes deleted folders again. OSError when that cannot be done (now)."""
+        if self._future is not None:
+            self._future.exception()  # it fails, or its part is deleted already
+        self._store.begin_again()
+        self._journal.begin_again()
+        if self._rolling is not None:
+            self._rolling.written.clear()
+        self._said.discard("roll")
+
+    def _count_deleted(self) -> None:
+        """Reads back what the parts hold. Whatever else was stored is lost."""
+        before = len(self._store.corrupt)
+        found = self._store.stored()
+        self.losses.skipped_parts += self._store.corrupt[before:]
+        for id, ring in self.rings.items():
+            there = found.get(id, Stored())
+            if there.rows < ring.stored.rows:
+                self.losses.deleted_events += ring.stored.rows - there.rows
+                ring.stored = there
+
     # --- messages -----------------------------------------------------------------------------------------
 
     def _answer_batch(self, batch: Batch, data: bytes | memoryview) -> list[bytes]:
         ring = self.rings.get(batch.ring)
+        if ring is None and "journal" in self._said:
+            return []  # its announcement could not be stored either
         if ring is None:
             raise WireError("batch of a ring that was not announced", {"ring": batch.ring, "offset": batch.offset})
         if batch.offset == ring.expected:
@@ -274,7 +315,9 @@ class Shard:
         try:
             self._journal.append(data)
         except OSError as error:
-            self._say("journal", f"cannot write the journal ({error.strerror}); nothing is lost, trying again")
+            self.repair()
+            self._wants_room = "journal" not in self._said
+            self._say("journal", f"cannot write the journal ({error.strerror}); nothing more is taken, trying again")
             return False
         return True
 
@@ -319,7 +362,8 @@ class Shard:
 
     def _failed(self, error: Exception) -> None:
         self._retry_at = time.monotonic() + RETRY_S
-        self._say("roll", f"cannot write the tables ({error}); the journal holds the data, trying again")
+        self.repair()
+        self._say("roll", f"cannot write the tables ({error}); trying again")
 
     def _say(self, topic: str, text: str) -> None:
         if topic not in self._said:

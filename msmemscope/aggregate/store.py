@@ -26,6 +26,7 @@ from msmemscope.tables import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_S
 
 _MAX_REMEMBERED_IDS = 1 << 20
 _DEFINITIONS = {"strings": STRING_SCHEMA, "frames": FRAME_SCHEMA, "stacks": STACK_SCHEMA}
+FOLDERS = ("events", *_DEFINITIONS, "usage")
 _SAMPLE = ["ts", "ring", "device"]  # what makes a row of usage the same
 
 
@@ -63,14 +64,40 @@ class Store:
         self._numbers: dict[str, int] = {}
         self._known_ids: dict[str, set[int]] = {name: set() for name in _DEFINITIONS}
         self.corrupt: list[str] = []
-        for name in ("events", *_DEFINITIONS, "usage"):
-            (run / name).mkdir(mode=0o700, exist_ok=True)
+        self._make_folders()
+
+    @property
+    def is_whole(self) -> bool:
+        """Are all folders there, or has somebody deleted them?"""
+        return all((self._run / name).is_dir() for name in FOLDERS)
+
+    def begin_again(self) -> None:
+        """Makes deleted folders again. What was written in them is forgotten with them."""
+        self._numbers.clear()
+        for ids in self._known_ids.values():
+            ids.clear()
+        self._make_folders()
+
+    def _make_folders(self) -> None:
+        for name in FOLDERS:
+            (self._run / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def scan(self) -> dict[int, Stored]:
         """What the event parts hold, ring by ring. Removes what was never renamed into place, and sets aside
         what cannot be read (`corrupt`)."""
         for left_over in self._run.glob("*/**/*.tmp"):
             left_over.unlink()
+        stored = self.stored()
+        for name, schema in {**_DEFINITIONS, "usage": USAGE_SCHEMA}.items():
+            for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
+                try:
+                    pq.read_table(path, schema=schema)
+                except Bad:
+                    self._set_aside(path)
+        return stored
+
+    def stored(self) -> dict[int, Stored]:
+        """What the event parts hold, ring by ring, as their footers say."""
         stored: dict[int, Stored] = {}
         for path in sorted(self._run.glob("events/part-*.parquet")):
             try:
@@ -81,12 +108,6 @@ class Store:
                 continue
             for ring, one in contents.items():
                 stored[ring] = stored.get(ring, Stored()).joined(one)
-        for name, schema in {**_DEFINITIONS, "usage": USAGE_SCHEMA}.items():
-            for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
-                try:
-                    pq.read_table(path, schema=schema)
-                except Bad:
-                    self._set_aside(path)
         return stored
 
     def write(self, chunk: Chunk) -> None:

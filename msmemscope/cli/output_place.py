@@ -13,9 +13,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from msmemscope.collect.place import LEAST_OUTPUT_BYTES
 from msmemscope.errors import UsageError
 
-LEAST_FREE_BYTES = 1 << 20  # below this not even an empty run fits
 LITTLE_FREE_BYTES = 256 << 20
 
 
@@ -52,8 +52,11 @@ def prepare_output(directory: str) -> list[str]:
             for one in missing:
                 one.rmdir()
     free = space.f_bavail * space.f_frsize
-    if free < LEAST_FREE_BYTES:
-        raise UsageError(f"--output-path {path} is full: free some space or name another directory")
+    if free < LEAST_OUTPUT_BYTES:
+        raise UsageError(
+            f"--output-path {path} has only {free >> 20} MiB free, and a run needs {LEAST_OUTPUT_BYTES >> 20}: "
+            "free some space or name another directory"
+        )
     warnings = []
     if free < LITTLE_FREE_BYTES:
         warnings.append(f"--output-path {path} has only {free >> 20} MiB free")

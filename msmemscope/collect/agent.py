@@ -32,9 +32,7 @@ import zmq
 from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
 from msmemscope.collect import unwatched
-from msmemscope.collect.library import CLOSING
-from msmemscope.collect.presence import AGENT, OWNER, anybody_lives, hold, is_free
-from msmemscope.collect.session import ALONE, start_service
+from msmemscope.collect.presence import AGENT, CLOSING, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.collect.usage import Recorded, Usage, npus_in, pid_namespace
 from msmemscope.errors import MemscopeError
@@ -183,9 +181,9 @@ class Agent:
         self._next_look_for_owner = 0.0
         self._finishing: float | None = None
         self._said_bye = False
-        self._spool_full = False
         self._patience_s = self._settings.silence_s  # grows while connecting again does not help
         self._told: set[str] = set()
+        self._spool_told = False
         self.finish_asked = False
 
     def run(self) -> int:
@@ -364,11 +362,10 @@ class Agent:
                     raise OSError(errno.ENOSPC, "the spool is full")
                 feed.spool.append(feed.reader.acked, data)
             except OSError as error:
-                if not self._spool_full:
+                if not self._spool_told:
                     say(f"cannot spool to {self._spools} ({error.strerror}); writers wait, then drop and count")
-                self._spool_full = True
+                self._spool_told = True
                 continue
-            self._spool_full = False
             feed.reader.release(feed.reader.acked + len(data))
 
     # --- timers -------------------------------------------------------------------------------------------
@@ -581,6 +578,8 @@ def main(arguments: list[str]) -> int:
         return error.exit_status
     if status and is_free(directory / OWNER):
         # Nobody else is left who could start an aggregator. It reads the rings itself.
+        from msmemscope.collect.session import ALONE, start_service  # here: an agent starts fast
+
         os.close(lock)
         start_service("msmemscope.aggregate.server", str(directory), ALONE)
     return status

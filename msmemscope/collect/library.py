@@ -12,11 +12,11 @@ import sys
 import time
 
 from msmemscope.collect.config import Config
-from msmemscope.collect.presence import join, process_start
+from msmemscope.collect.place import LEAST_OUTPUT_BYTES, choose_place, free_bytes
+from msmemscope.collect.presence import CLOSING, join, process_start
 from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
 
-CLOSING = "closing"  # the node process takes no more processes; the directory is about to go
 LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, when there is one
 WAIT_S = 60.0
 
@@ -27,6 +27,7 @@ def join_or_create(config: Config) -> Session:
     owner = os.getppid() if launched else os.getpid()
     name = f"msmemscope-{os.getuid()}-{owner}-{process_start(owner)}"
     deadline = time.monotonic() + WAIT_S
+    _check_room(config.output_path)
     while True:
         try:
             session = Session.create(config, sys.orig_argv, mode="library", name=name)
@@ -56,9 +57,20 @@ def join_or_create(config: Config) -> Session:
     return session
 
 
-def _join(config: Config, name: str) -> Session | None:
-    from msmemscope.collect.place import choose_place
+def _check_room(output: str) -> None:
+    """Raises MemscopeError when there is too little room for a run, as the command line does before it begins one."""
+    path = os.path.abspath(output)
+    while not os.path.isdir(path) and path != os.path.dirname(path):  # made by the aggregator
+        path = os.path.dirname(path)
+    free = free_bytes(path)
+    if free < LEAST_OUTPUT_BYTES:
+        why = (
+            f"has only {free >> 20} MiB free, and a run needs {LEAST_OUTPUT_BYTES >> 20}" if free >= 0 else "is closed"
+        )
+        raise MemscopeError(f"output_path {output} {why}: free some space or name another directory")
 
+
+def _join(config: Config, name: str) -> Session | None:
     directory = os.path.join(choose_place(config.ring_mib << 20).path, name)
     closing = os.path.join(directory, CLOSING)
     if os.path.exists(closing) or not os.path.exists(os.path.join(directory, "session.json")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 SHARED_MEMORY = "/dev/shm"
+LEAST_OUTPUT_BYTES = 64 << 20  # with less free space beside the outputs no run is begun
 RINGS_WANTED = 16  # room for a node's ranks and their children; a container's default of 64 MiB holds four
 
 

@@ -14,6 +14,7 @@ import time
 
 OWNER, AGENT, AGGREGATOR = "owner", "agent.pid", "aggregator.pid"
 JOINED = "joined-"  # joined-<pid>-<start>: a process of this session
+CLOSING = "closing"  # no process may join any more; the directory is about to go
 TAKEN_FOR_A_LOOK_S = 2.0  # longer than anybody holds a lock who only looks whether it is free
 
 

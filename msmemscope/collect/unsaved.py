@@ -22,7 +22,6 @@ from msmemscope.collect.spool import spool_directory
 from msmemscope.errors import MemscopeError
 
 UNSAVED = "unsaved"  # in the run directory
-_SCHEMA_VERSION = 1  # of msmemscope.tables, which needs pyarrow: that may be what failed
 COUNT = "unread_bytes"  # in run.json's losses
 _SPOOL_HEAD_BYTES = 32
 _BLOCK_BYTES = 1 << 20
@@ -174,8 +173,12 @@ def _info(run: Path, session: Session) -> dict[str, Any]:
 
 def _tell_run(run: Path, session: Session, unread: int, place: Path) -> None:
     """run.json as it is, with the count; the least that makes a run where there is none. A full disk keeps its own."""
+    try:
+        from msmemscope.tables import SCHEMA_VERSION  # pyarrow may be what failed: then `make_run` comes later
+    except ImportError:
+        return
     info = _info(run, session) or {
-        "schema": _SCHEMA_VERSION,
+        "schema": SCHEMA_VERSION,
         **{name: session.facts.get(name) for name in ("session", "config", "mode", "program")},
         "hosts": [session.facts.get("host")],
         "started_wall_ns": session.facts.get("created_wall_ns"),

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,7 @@ def test_spool_while_the_aggregator_is_away(make_job: MakeJob) -> None:
 def test_a_full_spool_makes_the_writer_drop_and_count(make_job: MakeJob) -> None:
     job = make_job(agent={**QUICK, "spool_bytes": 1 << 20})
     job.start("agent")
+    wait_for((job.dir / "agent.pid").exists, "the agent")
     process = job.write(1, rank=0, events=40_000, bytes=1 << 17, rate=30_000, wait_ms=20)
     process.wait()
     job.start("aggregator")
@@ -474,3 +476,21 @@ def test_the_agent_imports_nothing_heavy() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "set()"
+
+
+def test_events_whose_tables_are_deleted_meanwhile_are_counted(make_job: MakeJob) -> None:
+    job = make_job(agent=QUICK, aggregator={"roll_rows": 20_000})
+    job.start("aggregator")
+    job.start("agent")
+    process = job.write(1, rank=0, events=200_000, rate=20_000, wait_ms=LOSSLESS)
+    wait_for(lambda: list(job.run_dir.glob("events/part-*.parquet")), "a table")
+    shutil.rmtree(job.run_dir, ignore_errors=True)  # also one that comes in between
+    process.wait()
+    end(job)
+    run = job.run()
+    numbers = stored_numbers(run, 1)
+    lost = run.info["losses"]["deleted_events"]
+    assert lost >= 20_000
+    assert len(np.unique(numbers)) == len(numbers) == 200_000 - lost
+    assert run.info["losses"]["missing_bytes"] >= lost * EVENT_BYTES
+    assert job.said("aggregator").count("was deleted") == 1

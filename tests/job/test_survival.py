@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from watched import THREADS, Account, Watched, analyze, build, wait_for
+from watched import THREADS, Account, SmallDisk, Watched, analyze, build, wait_for
 
 CALLS = 20_000
 ALL = CALLS * THREADS
@@ -25,13 +28,23 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(program: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[Watched] = []
 
-    def run(**options: int) -> Watched:
-        started.append(Watched(program, tmp_path, calls=CALLS, **options))
+    def run(calls: int = CALLS, **options: Any) -> Watched:
+        started.append(Watched(program, tmp_path, calls=calls, **options))
         return started[-1]
 
     yield run
     for watched in started:
         watched.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        small = SmallDisk(tmp_path, 80)
+    except PermissionError as error:
+        pytest.skip(str(error))
+    yield small
+    small.close()
 
 
 def wait_for_events(watched: Watched, calls: int) -> None:
@@ -131,3 +144,54 @@ def test_a_session_that_nobody_serves_is_taken_up(start: Start, tmp_path: Path, 
         assert str(watched.run) in swept.stderr
     wait_for(lambda: not watched.session.exists(), "the session to be removed")
     assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
+
+
+def test_a_disk_that_is_full_at_the_end_costs_bounded_time_and_words(start: Start, disk: SmallDisk) -> None:
+    # Given a disk that fills up in mid-run and stays full,
+    watched = start(calls=200_000, pause_us=3000, status=7, disk=disk)
+    wait_for(lambda: list(watched.output.glob("run_*/run.json")), "the run")
+    disk.fill()
+    # then the command returns soon after the program, with its status, in few words,
+    wait_for(lambda: watched.returned() == [200_000, 200_000], "the program's end")
+    ended = time.monotonic()
+    assert watched.wait() == 7
+    assert time.monotonic() - ended < 60
+    assert len(watched.stderr.splitlines()) < 15, watched.stderr
+    assert "Traceback" not in watched.stderr
+    # it says what to do, and that is true.
+    assert f"msmemscope analyze {disk.inside / watched.run.relative_to(disk.path)}" in watched.stderr
+    disk.free()
+    analyzed = analyze(watched.run, disk)
+    assert analyzed.returncode == 0, analyzed.stderr
+    account = Account.of(watched.run, watched.program)
+    assert account == Account(400_000 - account.counted, 0, account.counted, 0)
+    assert info_of(watched)["finished"] is True
+    assert not watched.session.exists()
+
+
+def test_a_full_disk_is_found_before_the_program_starts(tmp_path: Path, disk: SmallDisk) -> None:
+    (disk.path / "filler").write_bytes(bytes(20 << 20))
+    mark = tmp_path / "started"
+    command = [sys.executable, "-m", "msmemscope", "--output-path", disk.inside / "out", "touch", mark]
+    done = subprocess.run(
+        list(map(str, disk.command(command))), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert not mark.exists()
+    assert "MiB free, and a run needs 64" in done.stderr
+
+
+def test_what_was_in_a_deleted_run_directory_is_counted(start: Start) -> None:
+    watched = start(calls=200_000, status=7)
+    # Given tables that somebody deletes while the run goes on,
+    wait_for(lambda: list(watched.output.glob("run_*/journal/*")), "the journal")
+    wait_for(lambda: min(watched.returned()) > 50_000, "some events")
+    shutil.rmtree(watched.output)
+    assert watched.wait() == 7
+    # then the rest is stored in the directory made again, and every event is either stored or counted.
+    assert "was deleted" in watched.stderr
+    assert len(watched.stderr.splitlines()) < 15, watched.stderr
+    account = Account.of(watched.run, watched.program)
+    assert account.twice == 0
+    assert account.stored + account.counted == 400_000
+    assert account.stored > 200_000

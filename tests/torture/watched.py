@@ -57,6 +57,46 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+class SmallDisk:
+    """A file system of its own, in a mount namespace of its own, that can be filled without harm to anybody.
+
+    `inside` is its path for those who run in the namespace (`command`), `path` for everybody else.
+    """
+
+    def __init__(self, place: Path, size_mib: int) -> None:
+        self.inside = place / "disk"
+        self.inside.mkdir()
+        mount = f"mount -t tmpfs -o size={size_mib}m tmpfs {self.inside} && echo ready && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", mount], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != "ready\n":
+            self.close()
+            raise PermissionError("this user may not mount")
+        self.path = Path(f"/proc/{self._holder.pid}/root{self.inside}")
+
+    def command(self, argv: list[Any]) -> list[Any]:
+        return ["nsenter", "-m", "-t", self._holder.pid, f"--wd={self.inside.parent}", *argv]
+
+    def fill(self) -> None:
+        """To the last byte."""
+        for size in (1 << 16, 1):
+            with contextlib.suppress(OSError), (self.path / "filler").open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(size))
+
+    def free(self) -> None:
+        (self.path / "filler").unlink()
+
+    def close(self) -> None:
+        assert self._holder.stdin is not None
+        assert self._holder.stdout is not None
+        self._holder.stdin.close()
+        self._holder.wait()
+        self._holder.stdout.close()
+
+
 class Watched:
     """One command line. `progress` is the file in which the program says how far it is."""
 
@@ -68,13 +108,16 @@ class Watched:
         calls: int,
         pause_us: int = 5000,
         status: int = 0,
-        output: Path | None = None,
+        disk: SmallDisk | None = None,
     ) -> None:
-        self.output = place / "out"
+        self.output = disk.path / "out" if disk is not None else place / "out"
         self.progress = place / "progress"
         self.stderr_file = place / "stderr"
         argv = [program, self.progress, calls, pause_us, status]
-        command = [sys.executable, "-m", "msmemscope", "--output-path", self.output, "--", *argv]
+        output = disk.inside / "out" if disk is not None else self.output
+        command: list[Any] = [sys.executable, "-m", "msmemscope", "--output-path", output, "--", *argv]
+        if disk is not None:
+            command = disk.command(command)
         with self.stderr_file.open("w") as stderr:
             self.command = subprocess.Popen(
                 list(map(str, command)),
@@ -152,9 +195,12 @@ class Watched:
         return 0
 
 
-def analyze(run: Path) -> subprocess.CompletedProcess[str]:
+def analyze(run: Path, disk: SmallDisk | None = None) -> subprocess.CompletedProcess[str]:
+    command: list[Any] = [sys.executable, "-m", "msmemscope", "analyze", run]
+    if disk is not None:
+        command = disk.command([*command[:-1], disk.inside / run.relative_to(disk.path)])
     return subprocess.run(
-        [sys.executable, "-m", "msmemscope", "analyze", str(run)],
+        list(map(str, command)),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
