@@ -14,7 +14,7 @@ What holds in every file, where upstream's did not:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,11 +118,15 @@ def write_dumps(
     file_format: str = "csv",
     selection: Selection | None = None,
     incidents: Sequence[Incident] = (),
+    accelerators: Mapping[int, Sequence[str]] | None = None,
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> DumpReport:
-    """Writes the files of every process. `incidents`: those whose details `selection.oom_top` asks for. `config`: told
-    in the config.json beside them. OSError when the disk is full; nothing half stays behind."""
+    """Writes the files of every process. OSError when the disk is full; nothing half stays behind.
+
+    incidents: those whose details `selection.oom_top` asks for. accelerators: ring -> Device Ids of the cards in which
+    the process had blocks. config: told in the config.json beside the files.
+    """
     report = DumpReport()
     selection = selection or Selection()
     usage = UsageIndex(run)
@@ -151,6 +155,7 @@ def write_dumps(
                 usage,
                 failures.get(process.ring, []),
                 by_ends=not by_ends.isdisjoint({process.ring, process.parent_ring}),
+                accelerators=(accelerators or {}).get(process.ring, ()),
             )
         try:
             for ring, columns in events_of(run, writers):
@@ -263,6 +268,7 @@ class _ProcessWriter:
         incidents: Sequence[Incident],
         *,
         by_ends: bool,  # its steps were first told by their ends
+        accelerators: Sequence[str],
     ) -> None:
         self._process = process
         self._tracker = tracker  # of this process alone, its number 0
@@ -279,6 +285,7 @@ class _ProcessWriter:
         }
         self._ends = StepEnds()
         self._levels = PoolLevels()
+        self._accelerators = sorted(accelerators, key=lambda home: (len(home), home))
         self._start_unseen = selection.launched
         self._kinds = kind_mask(selection.kinds())
         # Events of the first iteration carry 0 when steps are told by their ends.
@@ -457,13 +464,17 @@ class _ProcessWriter:
         return file
 
     def _asked_for(self, rows: Columns, homes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Marks and ranges are recorded whatever the device, because steps are among them; but another card's have no
-        row where --device left it out."""
+        """Whether --device wants a row. Marks and ranges are recorded whatever the device, because steps are among
+        them; but another card's have no row where it was left out."""
+        asked = np.ones(len(homes), bool)
+        if self._accelerators and "auto" in self._selection.devices:
+            # Recorded until the first card was seen: upstream, whose default are cards, has no file of them.
+            asked &= ~(IS_MEMORY[rows["kind"]] & (rows["pool"] == Pool.HOST))
         unasked = [home for home in _present(homes) if home and not self._selection.has_device(home)]
-        if not unasked:
-            return np.ones(len(homes), bool)
-        named = rows["device_type"] == DeviceType.NPU
-        return np.asarray(~(IS_MARK[rows["kind"]] & named & np.isin(homes, unasked)))
+        if unasked:
+            named = rows["device_type"] == DeviceType.NPU
+            asked &= ~(IS_MARK[rows["kind"]] & named & np.isin(homes, unasked))
+        return asked
 
     def _samples(self, rows: Columns) -> Columns:
         """process_used, device_used and device_total of every row, -1 where nobody says them."""
@@ -512,8 +523,8 @@ class _ProcessWriter:
         distinct, inverse = distinct_codes(codes)
         names = [device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct]
         # A row that names no device (an operator, a mark) goes to the accelerator of the process, else to the CPU.
-        accelerators = sorted(home for home in {*names, *self._files} if home not in (CPU, NOT_APPLICABLE))
-        fallback = accelerators[0] if accelerators else CPU
+        cards = {home for home in (*names, *self._files) if home not in (CPU, NOT_APPLICABLE)}
+        fallback = next(iter([*self._accelerators, *sorted(cards)]), CPU)
         texts = np.array([fallback if name == NOT_APPLICABLE else name for name in names], dtype="U8")
         homes = np.repeat(texts, len(codes)) if inverse is None else texts[inverse]
         homes[IS_SHARED[rows["kind"]]] = ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msmemscope.analysis.blocks import Tracked
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Progress, analyse, config_of
@@ -26,8 +27,10 @@ from msmemscope.report.dump import (
     affordable_stack_depth,
     write_dumps,
 )
+from msmemscope.report.dump_rows import NOT_APPLICABLE, device_id
 from msmemscope.report.summary import Summary
 from msmemscope.tables import Run
+from msmemscope.vocabulary import DeviceType
 
 # Whole stacks are written into every row as long as they take no more than this, or this share of the free disk.
 _STACK_BYTES = 2 << 30
@@ -91,6 +94,7 @@ def write_outputs(
             file_format=settings.format,
             selection=selection,
             incidents=analysis.incidents.found,
+            accelerators=_accelerators(analysis.tracked),
             config=settings,
             progress=progress,
         )
@@ -101,6 +105,17 @@ def write_outputs(
     if outcome.failures:
         raise OutputError(outcome)
     return outcome
+
+
+def _accelerators(tracked: Tracked) -> dict[int, list[str]]:
+    """Ring -> Device Ids of the cards in which the process had blocks."""
+    names = ("process", "device_type", "device")
+    places = {tuple(place) for place in zip(*(tracked.steps[name].tolist() for name in names), strict=True)}
+    found: dict[int, list[str]] = {}
+    for process, device_type, device in places:
+        if device_type != DeviceType.CPU and (home := device_id(device_type, device)) != NOT_APPLICABLE:
+            found.setdefault(tracked.processes[process].ring, []).append(home)
+    return found
 
 
 def _write_blocks(run: Run, progress: Progress | None) -> list[Path]:

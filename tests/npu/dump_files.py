@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sqlite3
 import sys
@@ -29,6 +30,7 @@ COLUMNS = [
     "Call Stack(Python)",
     "Call Stack(C)",
 ]
+_DUMP = re.compile(r"memscope_dump_\d{1,20}\.(csv|db)")
 _PAIR = re.compile(r"(\w+):(.*?)(?=,\w+:|$)", re.S)
 
 csv.field_size_limit(sys.maxsize)
@@ -49,20 +51,28 @@ class DumpFile:
         return self.path.parent.parent.parent.name
 
 
+def find_dumps(output: Path) -> list[Path]:
+    """Found as upstream's smoke tests do (all the way down, by the name) and as its users' scripts do (by the names of
+    the directories). Both find the same."""
+    walked = [Path(folder, name) for folder, _, names in os.walk(output) for name in names if _DUMP.fullmatch(name)]
+    globbed = [path for path in output.glob("msmemscope_*_ascend/device_*/dump/*") if path.suffix in (".csv", ".db")]
+    assert sorted(walked) == sorted(globbed)
+    assert all(re.fullmatch(r"device_(\d{1,20}|cpu)", path.parent.parent.name) for path in walked)
+    return walked
+
+
 def read_dumps(output: Path) -> list[DumpFile]:
-    """Every memscope_dump file below `output`, csv or db."""
+    """Every memscope_dump file below `output`, csv or db, in the order in which a walk finds them."""
     files = []
-    for path in sorted(output.rglob("memscope_dump_*")):
+    for path in find_dumps(output):
         if path.suffix == ".csv":
             with path.open(newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file))
-        elif path.suffix == ".db":
+        else:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
                 cursor = connection.execute("select * from memscope_dump")
                 header = [column[0] for column in cursor.description]
                 rows = [[str(cell) for cell in row] for row in cursor]
-        else:
-            continue
         files.append(DumpFile(path, header, [dict(zip(header, row, strict=True)) for row in rows]))
     return files
 

@@ -233,6 +233,26 @@ def test_marks_stand_in_the_file_of_their_threads_card(
         assert marks == [("step start", card), (f"on {card}", card), (f"Range end from id {card}", card)]
 
 
+@pytest.mark.parametrize(("device", "files"), [(("auto",), ["device_4", "device_11"]),
+                                               (("npu", "cpu"), ["device_4", "device_11", "device_cpu"])])  # fmt: skip
+def test_host_tensors_from_before_the_first_card_have_no_file_of_their_own(
+    tmp_path: Path, device: tuple[str, ...], files: list[str]
+) -> None:
+    """Unless they were asked for; what names no device stands with the first card from the start."""
+    run = FakeRun([process(1)], batch_rows=1)
+    run.add(Kind.MARK, 1, name=run.text("early"))
+    run.malloc(2, 0x1000, 64)
+    run.free(3, 0x1000)
+    for card in (11, 4):
+        run.malloc(10, 0x2000, 64, **{**PTA, "device": card})
+    outcome = write_outputs(run.save(tmp_path / "run_1"), config=Config(device=device))
+    dumps = {path.parts[-3]: path for path in outcome.files if path.name.startswith("memscope_dump_")}
+    assert sorted(dumps, key=lambda name: (len(name), name)) == files
+    events = {name: [row["Event"] for row in read_csv(path)] for name, path in dumps.items()}
+    assert events["device_4"] == ["MSTX", "MALLOC", "FREE"]
+    assert events["device_11"] == ["MALLOC", "FREE"]
+
+
 def test_details_follow_the_option(tmp_path: Path) -> None:
     """Through the whole way from a run on disk; the default analysis tells the triggers alone."""
     run = failing_program()
