@@ -62,6 +62,7 @@ _WINDOW = 16_384
 _MOST_HELD = 1 << 20  # rows, while blocks from before recording began are coming in
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
 
+_DRIVER_OUT_OF_MEMORY = 6  # of halMemAlloc and halMemCreate
 _CACHING_POOLS = (Pool.PTA, Pool.MINDSPORE, Pool.CUDA)  # of which upstream's snapshots tell
 
 # Some tens of MB of memory and a few open files per process; their events lie together (tables.Run.groups).
@@ -136,6 +137,7 @@ def write_dumps(
     directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
     builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
     by_ends = _rings_told_by_ends(run) if 1 in selection.steps else set()
+    open_at_stop = _files_open_at_stop(run, selection)
     done = 0
     for group in run.groups(_PROCESSES_AT_ONCE):
         if progress:
@@ -156,6 +158,7 @@ def write_dumps(
                 failures.get(process.ring, []),
                 by_ends=not by_ends.isdisjoint({process.ring, process.parent_ring}),
                 accelerators=(accelerators or {}).get(process.ring, ()),
+                open_at_stop=open_at_stop.get(process.ring, set()),
             )
         try:
             for ring, columns in events_of(run, writers):
@@ -171,6 +174,33 @@ def write_dumps(
     if progress:
         progress(f"writing {file_format} files", done, done)
     return report
+
+
+def _files_open_at_stop(run: Run, selection: Selection) -> dict[int, set[str]]:
+    """Ring -> Device Ids whose file upstream has by the first stop(): it writes a block's rows when the block ends, all
+    others at once. A file that it opens later lacks the SYSTEM rows up to there, and its tests count them."""
+    stopped: set[int] = set()
+    opened: dict[int, set[str]] = {}
+    system = run.events(columns=["aux", "ring"], kinds=(Kind.SYSTEM,))
+    if not any((event_columns(batch, ("aux",))["aux"] == SystemEvent.STOP_TRACE).any() for batch in system):
+        return opened
+    kinds = [kind for kind in selection.kinds() if kind not in (Kind.MALLOC, Kind.STEP)]
+    names = ("kind", "aux", "device_type", "device")
+    for batch in run.events(columns=[*names, "ring"], kinds=kinds):
+        columns = event_columns(batch, names)
+        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+            part = {name: column[rows] for name, column in columns.items()}
+            stops = np.flatnonzero((part["kind"] == Kind.SYSTEM) & (part["aux"] == SystemEvent.STOP_TRACE))
+            if ring not in stopped:
+                until = int(stops[0]) if len(stops) else len(part["kind"])
+                places = part["device_type"][:until].astype(np.int64) << 16 | (
+                    part["device"][:until].astype(np.int64) + 1
+                )
+                homes = {device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct_codes(places)[0]}
+                opened.setdefault(ring, set()).update(homes - {NOT_APPLICABLE})
+            if len(stops):
+                stopped.add(ring)
+    return {ring: homes for ring, homes in opened.items() if ring in stopped}
 
 
 def _rings_told_by_ends(run: Run) -> set[int]:
@@ -269,6 +299,7 @@ class _ProcessWriter:
         *,
         by_ends: bool,  # its steps were first told by their ends
         accelerators: Sequence[str],
+        open_at_stop: set[str],
     ) -> None:
         self._process = process
         self._tracker = tracker  # of this process alone, its number 0
@@ -286,13 +317,17 @@ class _ProcessWriter:
         self._ends = StepEnds()
         self._levels = PoolLevels()
         self._accelerators = sorted(accelerators, key=lambda home: (len(home), home))
+        self._open_at_stop = open_at_stop  # Device Ids; empty when there is none, or no stop()
+        self._stopped = False
         self._start_unseen = selection.launched
         self._kinds = kind_mask(selection.kinds())
         # Events of the first iteration carry 0 when steps are told by their ends.
         self._steps = np.array(sorted(selection.steps | ({0} if by_ends else set())), np.uint32)
         self._chronology = Chronology()
         self._files: dict[str, DumpFile] = {}
-        self._shared: list[Columns] = []  # rows that every device file shows, also one that is opened later
+        self._shared: list[
+            tuple[Columns, bool]
+        ] = []  # rows of the process for files that are opened later; until stop()
         self._used: dict[tuple[str, str], int] = {}
         self._pool_live: dict[tuple[str, int], int] = {}
         self._next_id = 0
@@ -443,19 +478,31 @@ class _ProcessWriter:
         rows["id"] = np.arange(self._next_id, self._next_id + n)
         self._next_id += n
         shared = homes == ""
+        early = self._until_stop(rows)
         for home in dict.fromkeys([*self._files, *_present(homes[~shared])]):
             file = self._files.get(home)
             if file is None:
                 file = self._open(home)
-                for earlier in self._shared:
-                    file.write(self._builder.rows(earlier, pid=self._process.pid, home=home))
-            mine = np.flatnonzero(shared | (homes == home))
+                for earlier, until_stop in self._shared:
+                    if not until_stop or home in self._open_at_stop:
+                        file.write(self._builder.rows(earlier, pid=self._process.pid, home=home))
+            mine = np.flatnonzero((shared & ~(early & (home not in self._open_at_stop))) | (homes == home))
             if len(mine):
                 self._report.rows += len(mine)
                 chosen = {name: column[mine] for name, column in rows.items()}
                 file.write(self._builder.rows(chosen, pid=self._process.pid, home=home))
-        if shared.any():
-            self._shared.append({name: column[shared] for name, column in rows.items()})
+        for part, until_stop in ((shared & early, True), (shared & ~early, False)):
+            if part.any():
+                self._shared.append(({name: column[part] for name, column in rows.items()}, until_stop))
+
+    def _until_stop(self, rows: Columns) -> np.ndarray[Any, Any]:
+        """Rows up to the first stop(), where not every file has the shared ones among them."""
+        n = len(rows["kind"])
+        if self._stopped or not self._open_at_stop:
+            return np.zeros(n, bool)
+        stops = np.flatnonzero((rows["kind"] == Kind.SYSTEM) & (rows["aux"] == SystemEvent.STOP_TRACE))
+        self._stopped = bool(len(stops))
+        return np.asarray(np.arange(n) <= (stops[0] if len(stops) else n))
 
     def _open(self, home: str) -> DumpFile:
         name = f"memscope_dump_{time_in_names(self._process)}.{self._format}"
@@ -586,8 +633,10 @@ def _is_made_snapshot(rows: Columns) -> np.ndarray[Any, Any]:
 
 def _with_snapshots(rows: Columns) -> Columns:
     """Ahead of every request that the driver of a card refused, as upstream takes it: what the pools had by then."""
-    refused = (rows["kind"] == Kind.OOM) & (rows["aux"] == 0) & (rows["device_type"] != DeviceType.CPU)
-    at = np.flatnonzero(refused & np.isin(rows["pool"], (Pool.HAL, Pool.CUDA_DRIVER)))
+    failed = (rows["kind"] == Kind.OOM) & (rows["aux"] == 0) & (rows["device_type"] != DeviceType.CPU)
+    # What AscendCL says afterwards is of pool HAL too, with a code of its own.
+    by_driver = (rows["pool"] == Pool.HAL) & (rows["attr"] == _DRIVER_OUT_OF_MEMORY)
+    at = np.flatnonzero(failed & (by_driver | (rows["pool"] == Pool.CUDA_DRIVER)))
     if not len(at):
         return rows
     new = {name: np.insert(column, at, column[at]) for name, column in rows.items()}

@@ -60,6 +60,8 @@ def check_files(files: list[DumpFile]) -> None:
         check_pairs(file)
         if file.device != "cpu":
             assert check_used(file) >= 2 * ITERATIONS
+        # Upstream's own form of the check takes both pools as one: without workspaces it is the same.
+        assert not count([file], type="PTA_WORKSPACE")
 
 
 def check_marks(files: list[DumpFile]) -> None:
@@ -68,6 +70,11 @@ def check_marks(files: list[DumpFile]) -> None:
     starts = [row for file in files for row in file.rows if row["Event Type"] == "Range_start"]
     assert len(starts) == RANKS * ITERATIONS
     assert {row["Name"].strip('"') for row in starts} == {"step start"}
+    # Of the thread's card, which is the rank's own, in the file of that card: Insight and check_leaks want a number.
+    for file in files:
+        marks = {row["Device Id"] for row in file.rows if row["Event"] == "MSTX"}
+        assert marks <= {file.device} - {"cpu"}
+    assert len([file for file in files if count([file], event="MSTX")]) == RANKS
 
 
 def check_leak(files: list[DumpFile]) -> None:
@@ -132,23 +139,27 @@ def test_multirank_by_the_api(tmp_path: Path, file_format: str) -> None:
         keywords.append("call_stack=c,python")
     files = shell(tmp_path, torchrun("multirank.py", "--leak", "--api", *keywords))
     assert {file.path.suffix for file in files} == {f".{file_format}"}
+    assert all(file.rows for file in files)
     check_files(files)
     check_marks(files)
     check_leak(files)
-    assert count(files, type="START_TRACE") == count(files, type="STOP_TRACE") == 5
+    # START_TRACE, ACL_INIT and STOP_TRACE in the four files that upstream has by stop(): on npu:1 rank 0 only keeps.
+    assert count(files, event="SYSTEM") == 12
+    assert count(files, type="START_TRACE") == count(files, type="ACL_INIT") == count(files, type="STOP_TRACE") == 4
     assert count(files, event="MALLOC", type="HAL") > 0
 
 
 def test_out_of_memory(tmp_path: Path) -> None:
     program = f"{sys.executable} {PROGRAMS / 'out_of_memory.py'}"
     files = shell(tmp_path, program, "--analysis=oom:5", "--log-level=info", NPUSIM_HBM_MB="4096")
-    rows = [row for file in files for row in file.rows if row["Event"] == "OOM_DETAIL"]
+    rows = [row for row in files[0].rows if row["Event"] == "OOM_DETAIL"]  # of the first file found, as upstream looks
     kinds = Counter(row["Event Type"] for row in rows)
     assert set(kinds) == {"OOM_TRIGGER", "OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"}
     for row in rows:
         facts = attr(row)
         if row["Event Type"] == "OOM_TRIGGER":
             assert facts["func"]
+            assert int(facts["flag"]) >= 0
             assert int(facts["req_size"]) >= 1 << 30
             assert "out_of_memory.py" in row["Call Stack(Python)"]
     # Details once per incident, no block twice; the largest are the tensors of 1 GiB.
@@ -159,6 +170,13 @@ def test_out_of_memory(tmp_path: Path) -> None:
         assert len(addresses) == len(set(addresses)) > 0
     top = [int(attr(row)["size"]) for row in rows if row["Event Type"] == "OOM_TOP_ALLOC"]
     assert max(top) >= 1 << 30
+    # Upstream's snapshot at every request that the driver refused: three tensors of 1 GiB had fitted.
+    snapshots = [attr(row) for row in files[0].rows if (row["Event"], row["Name"]) == ("SNAPSHOT", "OOM_Snapshot")]
+    refused = [row for row in rows if attr(row).get("func") == "halMemAlloc"]
+    assert len(snapshots) == len(refused) > 0
+    for facts in snapshots:
+        assert 3 << 30 <= int(facts["allocated"]) <= int(facts["reserved"]) <= int(facts["total"]) == 4 << 30
+        assert int(facts["free"]) < 1 << 30
 
 
 def test_cpu_tensors(tmp_path: Path) -> None:
@@ -168,6 +186,18 @@ def test_cpu_tensors(tmp_path: Path) -> None:
     assert len(host) == 1
     assert count(host, event="MALLOC", type="HOST") > 0
     assert count(host, event="FREE", type="HOST") > 0
+
+
+def test_the_cards_own_figures_stand_on_the_rows_of_a_short_run(tmp_path: Path) -> None:
+    """A few hundred milliseconds of work: `process_used` and `device_used` are there from the first row on."""
+    program = f"{sys.executable} {PROGRAMS / 'out_of_memory.py'}"
+    files = shell(tmp_path, program, "--analysis=leaks", NPUSIM_HBM_MB="4096")
+    (card,) = files
+    rows = [attr(row) for row in card.rows if row["Event"] in ("MALLOC", "FREE")]
+    told = [facts for facts in rows if "shadow" not in facts]
+    assert len(told) > 20
+    for facts in told:
+        assert 0 < int(facts["process_used"]) <= int(facts["device_used"]) <= 4 << 30
 
 
 def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path) -> None:

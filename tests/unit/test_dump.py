@@ -211,6 +211,29 @@ def test_shared_rows_stand_in_every_device_file(tmp_path: Path) -> None:
         assert step["Device Id"] == device
 
 
+def test_a_file_that_upstream_opens_after_stop_lacks_the_rows_up_to_there(tmp_path: Path) -> None:
+    """Upstream writes a block's rows when it ends: on cuda:1 nothing had ended when recording stopped. Its smoke tests
+    of the API count the SYSTEM rows: three in each of the files that are open by then."""
+    run = FakeRun([process(1)], batch_rows=2)
+    other = CUDA0 | {"device": 1}
+    run.add(Kind.SYSTEM, 1, aux=SystemEvent.START_TRACE)
+    run.malloc(2, 0x2000, 20, **other)
+    run.add(Kind.SYSTEM, 3, aux=SystemEvent.ACL_INIT)
+    run.malloc(4, 0x1000, 10, **CUDA0)
+    run.free(5, 0x1000, **CUDA0)
+    run.add(Kind.SYSTEM, 6, aux=SystemEvent.STOP_TRACE)
+    run.free(7, 0x2000, **other)
+    run.add(Kind.SYSTEM, 8, aux=SystemEvent.START_TRACE)
+
+    write_dumps(run, tmp_path)
+
+    types = {
+        device: [row["Event Type"] for row in read_csv(only_file(tmp_path, device)) if row["Event"] == "SYSTEM"]
+        for device in ("0", "1")
+    }
+    assert types == {"0": ["START_TRACE", "ACL_INIT", "STOP_TRACE", "START_TRACE"], "1": ["START_TRACE"]}
+
+
 def test_pools_have_their_own_keys(tmp_path: Path) -> None:
     run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 512, used=999, total=2048, **CUDA0)

@@ -178,7 +178,7 @@ def test_a_request_that_the_driver_refused_has_a_snapshot_ahead_of_it(tmp_path: 
     rows = read_csv(only_file(tmp_path, "4"))
     check_accounting(rows)
     told = [(row["Event"], attr_of(row["Attr"])) for row in rows if row["Event"] in ("SNAPSHOT", "OOM_DETAIL")]
-    assert [event for event, _ in told] == ["SNAPSHOT", "OOM_DETAIL"] * 6 + ["OOM_DETAIL"]
+    assert [event for event, _ in told] == ["SNAPSHOT", "OOM_DETAIL"] * 5 + ["OOM_DETAIL"] * 2
     assert {row["Name"] for row in rows if row["Event"] == "SNAPSHOT"} == {"OOM_Snapshot"}
     early, late = told[0][1], told[8][1]
     known = {"reserved": 20 * MIB, "max_reserved": 20 * MIB, "allocated": 11 * MIB, "max_allocated": 11 * MIB}

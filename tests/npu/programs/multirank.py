@@ -61,7 +61,7 @@ def train(arguments: argparse.Namespace) -> None:
         scaler.step(optimizer)
         scaler.update()
         if arguments.leak:
-            kept.append(torch.zeros(1000, 1000, device="npu:1"))
+            kept.append(torch.zeros(1000, 1000).to("npu:1"))  # without a kernel on that card
     if idle is not None:
         idle.add_(1)
     torch.npu.synchronize()
