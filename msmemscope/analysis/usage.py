@@ -58,6 +58,11 @@ class UsageIndex:
         found = [device for owner, device in self._series if owner == ring and ":" in device]
         return sorted(found, key=lambda name: (len(name), name))
 
+    def first(self, ring: int, device: str) -> DeviceUse:
+        """The first sample, whenever it was taken; nothing known when there is none."""
+        series = self._series.get((ring, device))
+        return DeviceUse() if series is None else self.at(ring, device, int(series[0][0]))
+
     def at(self, ring: int, device: str, ts: int) -> DeviceUse:
         """The same for one time."""
         found = {

@@ -544,10 +544,15 @@ class _ProcessWriter:
         return found
 
     def _card_at_start(self, rows: Columns, at: int) -> tuple[int, int]:
-        """Used and total of the card: what the process itself was told, else the sample of its first card."""
+        """Used and total of the card: what the process itself was told, else the sample of its first card. A process
+        that had nothing there yet is sampled later; what it holds then is not of the start."""
         if rows["total"][at] >= 0:
             return int(rows["used"][at]), int(rows["total"][at])
+        is_new = not any(home != CPU for home, _ in self._pool_live)
         for device in self._usage.cards(self._process.ring):
+            first = self._usage.first(self._process.ring, device)
+            if is_new and None not in (first.used, first.total, first.process_used):
+                return max((first.used or 0) - (first.process_used or 0), 0), first.total or 0
             use = self._usage.at(self._process.ring, device, int(rows["ts"][at]))
             if use.used is not None and use.total is not None:
                 return use.used, use.total

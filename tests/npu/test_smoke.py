@@ -146,6 +146,9 @@ def test_multirank_by_the_api(tmp_path: Path, file_format: str) -> None:
     # START_TRACE, ACL_INIT and STOP_TRACE in the four files that upstream has by stop(): on npu:1 rank 0 only keeps.
     assert count(files, event="SYSTEM") == 12
     assert count(files, type="START_TRACE") == count(files, type="ACL_INIT") == count(files, type="STOP_TRACE") == 4
+    for row in (row for file in files for row in file.rows if row["Event Type"] == "START_TRACE"):
+        facts = attr(row)
+        assert 0 < int(facts["free"]) <= int(facts["total"]) == 64 << 30
     assert count(files, event="MALLOC", type="HAL") > 0
 
 

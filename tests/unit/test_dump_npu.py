@@ -191,14 +191,17 @@ def test_a_request_that_the_driver_refused_has_a_snapshot_ahead_of_it(tmp_path: 
 
 
 def test_start_says_what_the_card_had_free(tmp_path: Path) -> None:
-    """As the process was told at the call; else by the first sample of its card, if that came soon."""
-    run = FakeRun([process(1), process(2, pid=200), process(3, pid=300)])
+    """As the process was told at the call; else by the first sample of its card, if that came soon, or if the driver
+    says what in it is the process's own: it had nothing there yet."""
+    run = FakeRun([process(1), process(2, pid=200), process(3, pid=300), process(4, pid=400)])
     run.add(Kind.SYSTEM, 1, ring=1, aux=SystemEvent.START_TRACE, used=4 << 30, total=64 << 30, **NPU)
     run.add(Kind.SYSTEM, 1, ring=2, aux=SystemEvent.START_TRACE)
     run.add(Kind.SYSTEM, 1, ring=3, aux=SystemEvent.START_TRACE)
     run.sample(SECOND // 2, "npu:4", ring=2, used=24 << 30, total=64 << 30)
     run.sample(5 * SECOND, "npu:4", ring=3, used=24 << 30, total=64 << 30)
-    for ring in (1, 2, 3):
+    run.add(Kind.SYSTEM, 1, ring=4, aux=SystemEvent.START_TRACE)
+    run.sample(5 * SECOND, "npu:4", ring=4, used=24 << 30, total=64 << 30, process_used=4 << 30)
+    for ring in (1, 2, 3, 4):
         run.malloc(2, 0x1000, 64, ring=ring, **PTA)
         run.add(Kind.SYSTEM, 3, ring=ring, aux=SystemEvent.STOP_TRACE)
     files = write_dumps(run, tmp_path).files  # type: ignore[arg-type]
@@ -208,6 +211,7 @@ def test_start_says_what_the_card_had_free(tmp_path: Path) -> None:
         [f"{{free:{60 << 30},total:{64 << 30}}}", ""],
         [f"{{free:{40 << 30},total:{64 << 30}}}", ""],
         ["", ""],
+        [f"{{free:{44 << 30},total:{64 << 30}}}", ""],
     ]
 
 

@@ -157,7 +157,7 @@ def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(
     """A short run may have no other. The driver named the process, so it was there when the sample was taken."""
     rss = 7 * MIB
     monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
-    sampler = Usage(0.001, print, watch=watched(fake), own_namespace=False)
+    sampler = Usage(0.001, print, watch=watched(fake, hangs_s=30), own_namespace=False)
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     assert not sampler.has_first
     assert sampler.message(recorded) is not None  # begins to watch the cards
@@ -173,7 +173,7 @@ def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(
 
 def test_a_card_is_not_told_of_a_process_that_was_gone_before(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_rss", lambda _pid: 0)
-    sampler = Usage(0.001, print, watch=watched(fake), own_namespace=True)
+    sampler = Usage(0.001, print, watch=watched(fake, hangs_s=30), own_namespace=True)
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     sampler.message(recorded)
     wait_for(lambda: sampler.has_first, "the first sample of the cards")

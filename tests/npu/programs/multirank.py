@@ -32,7 +32,8 @@ class Net(nn.Module):
         return self.body(images)
 
 
-def train(arguments: argparse.Namespace) -> None:
+def train(arguments: argparse.Namespace) -> list[torch.Tensor]:
+    """Returns what it kept: that outlives stop()."""
     rank = int(os.environ["LOCAL_RANK"])
     torch.npu.set_device(rank)
     dist.init_process_group("hccl")
@@ -67,6 +68,7 @@ def train(arguments: argparse.Namespace) -> None:
     torch.npu.synchronize()
     mstx.mark("training ends")
     dist.destroy_process_group()
+    return kept
 
 
 def main() -> None:
@@ -83,9 +85,10 @@ def main() -> None:
 
     msmemscope.config(**dict(pair.split("=", 1) for pair in arguments.api))
     msmemscope.start()
-    train(arguments)
+    kept = train(arguments)
     gc.collect()
     msmemscope.stop()
+    kept.clear()
 
 
 if __name__ == "__main__":
