@@ -18,8 +18,8 @@ from fake_run import SECOND, FakeRun, process
 from msmemscope.aggregate import wire
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect import usage
-from msmemscope.collect.dcmi import Dcmi, DcmiError, candidates
-from msmemscope.collect.usage import CardWatch, Recorded, Usage, npus_in
+from msmemscope.collect.dcmi import Card, Dcmi, DcmiError, candidates
+from msmemscope.collect.usage import Cards, CardWatch, Recorded, Usage, npus_in
 from msmemscope.vocabulary import DeviceType
 
 MIB = 1 << 20
@@ -151,34 +151,49 @@ def test_pids_of_another_namespace_stay_unknown(fake: Fake, foreign: int, held: 
     assert (card.process_used, card.used) == (held, 200 * MIB)
 
 
-def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Told:
+    """Stands for the thread that asks the cards: a test says what it has seen."""
+
+    gave_up = ""
+
+    def __init__(self) -> None:
+        self.sample: Cards | None = None
+
+    def newest(self) -> Cards | None:
+        return self.sample
+
+    def tell(self, used: int, processes: dict[int, int] | None) -> None:
+        self.sample = Cards(time.monotonic_ns(), (Card(4, used, 64 << 30, processes),))
+
+
+def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run may have no other. The driver named the process, so it was there when the sample was taken."""
-    rss = 7 * MIB
+    rss, cards, pid = 7 * MIB, Told(), os.getpid()
     monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
-    sampler = Usage(0.001, print, watch=watched(fake, hangs_s=30), own_namespace=False)
-    recorded = [Recorded(1, os.getpid(), frozenset({4}))]
+    sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=False)  # type: ignore[arg-type,return-value]
+    recorded = [Recorded(1, pid, frozenset({4}))]
+    assert [row.device for row in rows_of([sampler.message(recorded) or {}])] == ["cpu"]
     assert not sampler.has_first
-    assert sampler.message(recorded) is not None  # begins to watch the cards
-    wait_for(lambda: sampler.has_first, "the first sample of the cards")
-    assert "npu:4" in {row.device for row in rows_of([sampler.message(recorded) or {}])}
+    cards.tell(100 * MIB, {pid: 50 * MIB})
+    assert sampler.has_first  # it is not waited for the next round
+    assert [row.device for row in rows_of([sampler.message(recorded) or {}])] == ["npu:4"]
     assert not sampler.has_first
     rss = 0
-    fake.hold(0, os.getpid(), 60 * MIB)
-    message = wait_for(lambda: sampler.message(recorded), "the sample after its end")
-    sampler.stop()
-    assert [(row.device, row.process_used, row.rss) for row in rows_of([message])] == [("npu:4", 60 * MIB, 7 * MIB)]
+    cards.tell(110 * MIB, {pid: 60 * MIB})
+    (row,) = rows_of([sampler.message(recorded) or {}])
+    assert (row.device, row.process_used, row.rss) == ("npu:4", 60 * MIB, 7 * MIB)
 
 
-def test_a_card_is_not_told_of_a_process_that_was_gone_before(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_rss", lambda _pid: 0)
-    sampler = Usage(0.001, print, watch=watched(fake, hangs_s=30), own_namespace=True)
+def test_a_card_is_not_told_of_a_process_that_was_gone_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver's list of processes is not to be believed, nobody says that it was there."""
+    rss, cards = 7 * MIB, Told()
+    monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
+    sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=True)  # type: ignore[arg-type,return-value]
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
-    sampler.message(recorded)
-    wait_for(lambda: sampler.has_first, "the first sample of the cards")
+    assert sampler.message(recorded) is not None
+    rss = 0
+    cards.tell(100 * MIB, {0: 50 * MIB})
     assert sampler.message(recorded) is None
-    sampler.stop()
 
 
 def test_what_was_before_the_first_sample_is_told_by_it_when_it_came_soon() -> None:
