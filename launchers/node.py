@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from msmemscope.collect.library import LAUNCHER
+from msmemscope.collect.leaving import LAUNCHER
 from msmemscope.collect.presence import CLOSING, anybody_lives, process_start
 from msmemscope.collect.session import Session
 from msmemscope.errors import MemscopeError

@@ -2,7 +2,7 @@
 
 In: this process and its surroundings. Out: the session that all ranks of this node share. The first process makes
 it and starts the node process (msmemscope.launchers.node: agent, aggregator, their restart); the others join. The
-node process ends by itself after the last rank, so nothing here has to be called at the end.
+node process ends by itself after the last rank, which waits for it (leaving.py); nothing has to be called at the end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 import time
 
 from msmemscope.collect.config import Config
+from msmemscope.collect.leaving import LAUNCHER, wait_at_exit
 from msmemscope.collect.place import LEAST_OUTPUT_BYTES, choose_place, free_bytes
 from msmemscope.collect.presence import CLOSING, join, process_start
 from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
 
-LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, when there is one
 WAIT_S = 60.0
 
 
@@ -49,6 +49,7 @@ def join_or_create(config: Config) -> Session:
         os.close(session.owner)  # the node process is the owner from now on
         session.owner = -1
         break
+    wait_at_exit(session)
     # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth. Where the
     # library is preloaded into them too, it reads the options here, before Python is up.
     variables = session.environment(distributed=False)

@@ -65,6 +65,9 @@ def test_ranks_find_each_other_and_finish_by_themselves(tmp_path: Path, nproc: i
 
     stdout = run_alone(argv)
 
+    # The outputs are there when the program returns.
+    (finished,) = output.glob("run_*/run.json")
+    assert json.loads(finished.read_text())["finished"] is True
     assert sorted(stdout.splitlines()) == [f"done {rank}" for rank in range(nproc)]
     run = wait_for_run(output)
     info = json.loads((run / "run.json").read_text())
@@ -76,3 +79,44 @@ def test_ranks_find_each_other_and_finish_by_themselves(tmp_path: Path, nproc: i
     assert leak["ranks"] == ("0" if nproc == 1 else "0-1")
     (dump,) = list(run.parent.glob("*/device_cpu/dump/*.csv"))[:1]
     assert ",size:493824," not in dump.read_text()  # allocated after stop()
+
+
+def test_the_first_process_of_a_container_ends_when_its_outputs_are_written(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    container = ["unshare", "--pid", "--fork", "--mount-proc"]  # ends, with all its processes, when the script ends
+    if subprocess.run([*container, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make a PID namespace")
+
+    run_alone([*container, sys.executable, script, tmp_path / "out"])
+
+    (info,) = (tmp_path / "out").glob("run_*/run.json")
+    assert json.loads(info.read_text())["finished"] is True
+    assert list((tmp_path / "out").rglob("device_cpu/dump/*.csv"))
+
+
+def test_a_container_that_ends_at_once_leaves_a_run_that_analyze_completes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    wait = """
+import glob, time
+while not any(os.path.getsize(name) > 10_000 for name in glob.glob(sys.argv[1] + "/run_*/journal/*")):
+    time.sleep(0.01)
+os._exit(0)
+"""
+    script.write_text(SCRIPT + wait)
+    container = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*container, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make a PID namespace")
+
+    run_alone([*container, sys.executable, script, tmp_path / "out"])
+    (run,) = (tmp_path / "out").glob("run_*")
+    assert json.loads((run / "run.json").read_text())["finished"] is False
+    done = subprocess.run(
+        [sys.executable, "-m", "msmemscope", "analyze", str(run)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "run.json").read_text())["finished"] is True
+    with (run / "cluster" / "leaks.csv").open(newline="") as file:
+        (leak,) = csv.DictReader(file)
+    assert int(leak["line"]) == LINE

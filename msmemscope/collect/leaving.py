@@ -1,0 +1,85 @@
+"""The end of a process in library mode: the last one on the node waits for the outputs.
+
+In: the session, at the exit of the interpreter. Out: nothing more is recorded here; when no other process of the
+session is left, the outputs are there when this one returns, or a line says that they are not there yet. A container
+ends with its first process: what is not written then is not written at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from contextlib import suppress
+
+from msmemscope.collect.presence import JOINED, anybody_lives, process_start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from msmemscope.collect.session import Session
+
+LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, while it may start some anew
+LEFT = "left-"  # left-<pid>-<start>: has joined and is about to end
+LONGEST_WAIT_S = 60.0
+QUIET_S = 1.0  # a wait that is longer than this is said
+_POLL_S = 0.02
+
+
+def wait_at_exit(session: Session) -> None:
+    """Once per process, after it joined."""
+    atexit.register(_leave, session, os.getpid())
+
+
+def _leave(session: Session, pid: int) -> None:
+    if os.getpid() != pid or _may_be_started_anew():  # a forked child never joined
+        return
+    from msmemscope import _native
+
+    _native.stop()  # the agent reads this ring to where it is now
+    mark = f"{pid}-{process_start(pid)}"
+    with suppress(OSError):
+        os.rename(session.path(JOINED + mark), session.path(LEFT + mark))
+    if _is_the_last(session.directory):
+        with suppress(OSError):
+            os.unlink(session.path(LAUNCHER))  # nobody need wait for a restart
+        with suppress(KeyboardInterrupt):
+            _wait(session)
+
+
+def _may_be_started_anew() -> bool:
+    """Under torchrun with restarts left: who knows whether this is an end."""
+    most, count = (os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return most.isdigit() and int(most) > int(count if count.isdigit() else "0")
+
+
+def _is_the_last(directory: str) -> bool:
+    if anybody_lives(directory):
+        return False
+    expected = os.environ.get("LOCAL_WORLD_SIZE", "")
+    try:
+        gone = sum(name.startswith((LEFT, JOINED)) for name in os.listdir(directory))
+    except OSError:
+        return False
+    return not expected.isdigit() or gone >= int(expected)  # others may not have joined yet
+
+
+def _wait(session: Session) -> None:
+    begun = time.monotonic()
+    said = False
+    while os.path.exists(session.directory):  # the node process removes it as its last act
+        waited = time.monotonic() - begun
+        if waited > LONGEST_WAIT_S:
+            _say(
+                f"the outputs are not there yet, and still being written: {session.run_directory}; should a container "
+                f"end now, this completes them: msmemscope analyze {session.run_directory}"
+            )
+            return
+        if waited > QUIET_S and not said:
+            said = True
+            _say(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
+        time.sleep(_POLL_S)
+
+
+def _say(text: str) -> None:
+    print(f"[msmemscope] {text}", file=sys.stderr, flush=True)
