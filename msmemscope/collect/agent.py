@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from msmemscope._native import RingReader, cut_bytes, keep_freed_memory
+from msmemscope._native import ObjectNames, RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
 from msmemscope.collect import unwatched
 from msmemscope.collect.presence import AGENT, CLOSING, OWNER, anybody_lives, hold, is_free
@@ -171,6 +171,7 @@ class Agent:
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
         self._unwatched = unwatched.Unwatched(session_dir, say)
+        self._names = ObjectNames()
         self._usage = Usage(self._settings.usage_s, say, renew_s=self._settings.usage_renew_s)
         self._context = zmq.Context()
         self._pid_namespace = pid_namespace()
@@ -324,6 +325,7 @@ class Agent:
             feed.note_npus(cut, now)
             if len(feed.npus) > named:
                 self._next_usage = 0.0  # its cards are sampled from now on
+            self._names.add(cut)
             feed.sent = cut["offset"] + cut["length"]
             window -= cut["length"]
             more |= feed.reader.head - feed.sent >= max_bytes

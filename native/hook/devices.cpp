@@ -1,11 +1,11 @@
 #include "hook/devices.h"
 
-#include <sched.h>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "hook/recorder.h"
+#include "hook/spin_lock.h"
 
 namespace memscope {
 namespace {
@@ -62,7 +62,7 @@ i16 physical_device(i16 logical) noexcept {
             g_state.store(State::READ, std::memory_order_release);
             if (visible_devices() != nullptr && has_ring()) emit_meta("visible_devices", g_text);
         } else {
-            while (g_state.load(std::memory_order_acquire) != State::READ) sched_yield();
+            for (u32 looks = 0; g_state.load(std::memory_order_acquire) != State::READ;) wait_a_moment(looks);
         }
     }
     return logical >= 0 && static_cast<u32>(logical) < g_count ? g_physical[logical] : logical;

@@ -1,23 +1,10 @@
 #include "hook/live_table.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
+#include "hook/spin_lock.h"
+
 namespace memscope {
-
-class LiveTable::Lock {
-public:
-    explicit Lock(Shard& shard) noexcept : shard_(shard) {
-        for (u32 tries = 0; shard_.locked.exchange(true, std::memory_order_acquire);)
-            if (++tries % 64 == 0) sched_yield();
-    }
-    ~Lock() { shard_.locked.store(false, std::memory_order_release); }
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-
-private:
-    Shard& shard_;
-};
 
 void LiveTable::count_in(Shard& shard, i32 change) noexcept {
     // No read-modify-write: only who holds the lock writes.
@@ -73,7 +60,7 @@ bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
     if (replaced != nullptr) replaced->key = 0;
     if (block.key == 0) return false;
     Shard& shard = shard_of(block.key);
-    const Lock lock(shard);
+    const SpinLock lock(shard.locked);
     // At most three quarters full; when there is no memory for more, up to the last empty slot, which ends a probe.
     const u64 used = shard.used.load(std::memory_order_relaxed);
     if (used * 4 >= shard.capacity * 3 && !grow(shard) && used + 1 >= shard.capacity) {
@@ -96,7 +83,7 @@ bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
     // Whoever asks for a block comes after who put it in, so an empty shard means that it is not there, or that drain()
     // has visited it.
     if (shard.used.load(std::memory_order_acquire) == 0) return false;
-    const Lock lock(shard);
+    const SpinLock lock(shard.locked);
     if (shard.capacity == 0) return false;
     LiveBlock* slot = probe(shard, key);
     if (slot->key == 0) return false;
@@ -108,7 +95,7 @@ bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
 bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
     if (key == 0) return false;
     Shard& shard = shard_of(key);
-    const Lock lock(shard);
+    const SpinLock lock(shard.locked);
     if (shard.capacity == 0) return false;
     const LiveBlock* slot = probe(shard, key);
     if (slot->key == 0) return false;
@@ -124,7 +111,7 @@ u64 LiveTable::count() const noexcept {
 
 void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
     for (Shard& shard : shards_) {
-        const Lock lock(shard);
+        const SpinLock lock(shard.locked);
         for (u64 i = 0; i < shard.capacity; ++i)
             if (shard.slots[i].key != 0) visit(shard.slots[i]);
         give_back(shard);

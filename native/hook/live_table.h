@@ -53,7 +53,6 @@ private:
         u64 capacity;
         LiveBlock* slots;
     };
-    class Lock;
 
     Shard& shard_of(u64 key) noexcept { return shards_[mix64(key) >> 58]; }
     static LiveBlock* probe(const Shard& shard, u64 key) noexcept;  // its slot, or the empty one where it belongs

@@ -1,11 +1,11 @@
 #include "hook/patch.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <cstring>
 
 #include "hook/elf.h"
 #include "hook/interpreter.h"
+#include "hook/spin_lock.h"
 #include "stack/frame_rules.h"
 
 namespace memscope {
@@ -98,6 +98,12 @@ const Hook* hook_named(const char* name, u32& position) noexcept {
     return found;
 }
 
+void keep_loaded(const void* function) noexcept {
+    Dl_info info = {};
+    if (dladdr(function, &info) != 0 && info.dli_fname != nullptr)
+        dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 // Finds the originals among everything loaded, in load order, so that another tool's interposer comes first as
 // it does for the program. One whose library was unloaded is looked up again.
 void find_originals() noexcept {
@@ -113,7 +119,10 @@ void find_originals() noexcept {
         });
     });
     for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
-        if (!still_there[position]) hook.original->store(first[position], std::memory_order_release);
+        if (still_there[position]) return;
+        // Here, where the loader's lock may be taken, and not in the hook that needs it.
+        if (hook.stays_loaded && first[position] != nullptr) keep_loaded(first[position]);
+        hook.original->store(first[position], std::memory_order_release);
     });
 }
 
@@ -202,11 +211,7 @@ u32 install_hooks() noexcept {
 
 void remove_hooks() noexcept {
     g_installed.store(false, std::memory_order_release);
-    bool idle = false;
-    while (!g_scanning.compare_exchange_weak(idle, true, std::memory_order_acquire)) {
-        idle = false;
-        sched_yield();
-    }
+    for (u32 looks = 0; g_scanning.exchange(true, std::memory_order_acquire);) wait_a_moment(looks);
     for_each_object([](const LoadedObject& object) {
         object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot) {
             u32 position = 0;

@@ -23,6 +23,7 @@ struct Hook {
     const char* symbol;
     void* replacement;             // nullptr: only find the original
     std::atomic<void*>* original;  // where calls go on; set before the first slot is written
+    bool stays_loaded = false;     // its library is kept for good once it is there
 };
 
 struct HookTable {

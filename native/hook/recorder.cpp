@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -21,6 +20,7 @@
 #include "hook/devices.h"
 #include "hook/guard.h"
 #include "hook/interpreter.h"
+#include "hook/spin_lock.h"
 #include "hook/steps.h"
 #include "hook/unwatched.h"
 #include "record/process.h"
@@ -46,7 +46,6 @@ struct Recorder {
     Ring ring;
     std::atomic<const RingHeader*> steps_of;  // whose step counter holds for this process: its own or its parent's
     InternTable strings, frames, stacks;
-    std::atomic<bool> interning;  // spin lock of all inserts; held for a few stores, never while calling out
     char session[256];
     u64 ring_bytes;
     u64 wait_ns;
@@ -55,16 +54,6 @@ struct Recorder {
 Recorder g_recorder = {};
 
 __thread u32 t_tid = 0;
-
-class InternLock {
-public:
-    InternLock() noexcept {
-        while (g_recorder.interning.exchange(true, std::memory_order_acquire)) sched_yield();
-    }
-    ~InternLock() { g_recorder.interning.store(false, std::memory_order_release); }
-    InternLock(const InternLock&) = delete;
-    InternLock& operator=(const InternLock&) = delete;
-};
 
 // --- identity --------------------------------------------------------------------------------------------------
 
@@ -262,7 +251,7 @@ void emit_lost() noexcept {
 
 bool open_once() noexcept {
     Recorder& self = g_recorder;
-    for (;;) {
+    for (u32 looks = 0;;) {
         State state = self.state.load(std::memory_order_acquire);
         if (state == State::OPEN) return true;
         if (state == State::FAILED) return false;
@@ -281,7 +270,7 @@ bool open_once() noexcept {
             if (const char* devices = visible_devices()) emit_meta("visible_devices", devices);
             return true;
         }
-        sched_yield();  // another thread is opening it; a few hundred microseconds, once
+        wait_a_moment(looks);  // another thread is opening it; a few hundred microseconds, once
     }
 }
 
@@ -292,16 +281,6 @@ struct Steps {
     StepCounter counter;
 };
 Steps g_steps = {};
-
-class StepLock {
-public:
-    StepLock() noexcept {
-        while (g_steps.locked.exchange(true, std::memory_order_acquire)) sched_yield();
-    }
-    ~StepLock() { g_steps.locked.store(false, std::memory_order_release); }
-    StepLock(const StepLock&) = delete;
-    StepLock& operator=(const StepLock&) = delete;
-};
 
 // --- fork and exit ---------------------------------------------------------------------------------------------
 
@@ -321,7 +300,6 @@ void after_fork_in_child() {
     if (self.steps_of.load(std::memory_order_relaxed) == nullptr)
         self.steps_of.store(parent, std::memory_order_relaxed);
     self.ring = Ring();
-    self.interning.store(false, std::memory_order_relaxed);
     self.strings.clear();
     self.frames.clear();
     self.stacks.clear();
@@ -380,63 +358,59 @@ void emit(Event& event) noexcept {
 u64 find_frame(u64 key) noexcept { return g_recorder.frames.find(key); }
 u64 find_stack(u64 key) noexcept { return g_recorder.stacks.find(key); }
 
+namespace {
+
+// Writes a definition: `fixed` and then `bytes` of `tail`, zeros up to a multiple of 8. False: it is lost, and counted.
+template <typename Record>
+bool define(Kind kind, const Record& fixed, const void* tail, std::size_t bytes) noexcept {
+    const u32 length = static_cast<u32>((sizeof fixed + bytes + 7) / 8 * 8);
+    char* const place = g_recorder.ring.reserve(length, static_cast<u8>(kind));  // may wait: nothing is locked
+    if (place == nullptr) return false;
+    memcpy(place + 8, reinterpret_cast<const char*>(&fixed) + 8, sizeof fixed - 8);
+    if (bytes != 0) memcpy(place + sizeof fixed, tail, bytes);  // the rest up to `length` is zero already
+    Ring::commit(place, length, static_cast<u8>(kind), 0);
+    return true;
+}
+
+}  // namespace
+
 u64 intern_text(const char* text, std::size_t bytes) noexcept {
     if (bytes > kMaxTextBytes) bytes = kMaxTextBytes;
     const u64 id = text_id(text, bytes);
     if (g_recorder.strings.find(id) != 0) return id;
-    const InternLock lock;
-    if (g_recorder.strings.find(id) != 0) return id;
     if (g_recorder.strings.is_full()) return 0;
-    const u32 length = static_cast<u32>((sizeof(StringRecord) + bytes + 7) / 8 * 8);
-    char* place = g_recorder.ring.reserve(length, static_cast<u8>(Kind::STRING));
-    if (place == nullptr) return 0;
     StringRecord record = {};
     record.id = id;
     record.bytes = static_cast<u32>(bytes);
-    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
-    memcpy(place + sizeof record, text, bytes);  // the rest up to `length` is zero already
-    Ring::commit(place, length, static_cast<u8>(Kind::STRING), 0);
+    if (!define(Kind::STRING, record, text, bytes)) return 0;
     g_recorder.strings.insert(id, id);
     return id;
 }
 
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
-                 std::size_t function_bytes, u32 line) noexcept {
+                 std::size_t function_bytes, u32 line, u64 variant) noexcept {
+    if (g_recorder.frames.is_full()) return 0;
     FrameRecord record = {};
     record.file = intern_text(file, file_bytes);
     record.function = intern_text(function, function_bytes);
     if (record.file == 0 || record.function == 0) return 0;
     record.line = line;
     record.kind = static_cast<u32>(kind);
-    record.id =
-        nonzero(combine64(combine64(combine64(static_cast<u64>(Kind::FRAME), record.file), record.function), line));
-    const InternLock lock;
-    if (const u64 known = g_recorder.frames.find(key)) return known;
-    if (g_recorder.frames.is_full()) return 0;
-    char* place = g_recorder.ring.reserve(sizeof record, static_cast<u8>(Kind::FRAME));
-    if (place == nullptr) return 0;
-    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
-    Ring::commit(place, sizeof record, static_cast<u8>(Kind::FRAME), 0);
+    record.id = frame_id(record.file, record.function, line, variant);
+    if (!define(Kind::FRAME, record, nullptr, 0)) return 0;
     g_recorder.frames.insert(key, record.id);
     return record.id;
 }
 
 u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexcept {
+    if (g_recorder.stacks.is_full()) return 0;
     StackRecord record = {};
     record.count = count;
     record.kind = static_cast<u32>(kind);
     u64 id = combine64(static_cast<u64>(Kind::STACK), count);
     for (u32 i = 0; i < count; ++i) id = combine64(id, frame_ids[i]);
     record.id = nonzero(id);
-    const InternLock lock;
-    if (const u64 known = g_recorder.stacks.find(key)) return known;
-    if (g_recorder.stacks.is_full()) return 0;
-    const u32 length = static_cast<u32>(sizeof record) + count * 8;
-    char* place = g_recorder.ring.reserve(length, static_cast<u8>(Kind::STACK));
-    if (place == nullptr) return 0;
-    memcpy(place + 8, reinterpret_cast<const char*>(&record) + 8, sizeof record - 8);
-    memcpy(place + sizeof record, frame_ids, count * 8ull);
-    Ring::commit(place, length, static_cast<u8>(Kind::STACK), 0);
+    if (!define(Kind::STACK, record, frame_ids, count * sizeof(u64))) return 0;
     g_recorder.stacks.insert(key, record.id);
     return record.id;
 }
@@ -489,7 +463,7 @@ MEMSCOPE_API void memscope_boundary(unsigned source, unsigned long long stepper)
     RingHeader& header = *g_recorder.ring.header;
     u32 step = 0;
     {
-        const StepLock lock;
+        const SpinLock lock(g_steps.locked);
         const u64 place = header.head.load(std::memory_order_relaxed);
         step = g_steps.counter.boundary(static_cast<StepSource>(source), stepper, place);
         if (step != 0) header.step.store(step, std::memory_order_relaxed);
@@ -501,7 +475,7 @@ MEMSCOPE_API void memscope_boundary(unsigned source, unsigned long long stepper)
     event.record.aux = source;
     event.record.stack_py = capture_python_stack(event.flags);
     emit(event);
-    const StepLock lock;
+    const SpinLock lock(g_steps.locked);
     g_steps.counter.begins_at(header.head.load(std::memory_order_relaxed));
 }
 

@@ -52,8 +52,9 @@ u32 current_tid() noexcept;
 
 // Defines the string once per ring and returns its id; 0 when it could not be defined.
 u64 intern_text(const char* text, std::size_t bytes) noexcept;
+// variant: tells frames apart whose texts agree, such as those of two builds of one object.
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
-                 std::size_t function_bytes, u32 line) noexcept;
+                 std::size_t function_bytes, u32 line, u64 variant = 0) noexcept;
 u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexcept;
 u64 find_frame(u64 key) noexcept;
 u64 find_stack(u64 key) noexcept;

@@ -186,7 +186,7 @@ struct FrameRecord {
     RecordHeader header;
     u64 id;
     u64 file;      // string id; a native frame: the object's path
-    u64 function;  // string id
+    u64 function;  // string id; a native frame: of the empty text, the agent puts the name in its place
     u32 line;      // a native frame: offset within the object
     u32 kind;      // FrameKind
 };
@@ -226,6 +226,12 @@ inline u64 text_id(const char* text, std::size_t bytes) noexcept {
         hash = combine64(hash, word);
     }
     return nonzero(hash);
+}
+
+// variant: 0, or for a native frame what tells builds of one object apart (stack/object_headers.h). Its name is not
+// part of the id: it is found later, maybe not at all.
+constexpr u64 frame_id(u64 file, u64 function, u32 line, u64 variant) noexcept {
+    return nonzero(combine64(combine64(combine64(static_cast<u64>(Kind::FRAME) + variant, file), function), line));
 }
 
 }  // namespace memscope

@@ -16,7 +16,6 @@
 // of libgcc_s.so.1, which every program would then have to load with us.)
 #include "source/atb_layout.h"
 
-#include <dlfcn.h>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -26,6 +25,7 @@
 #include "hook/patch.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "stack/code_objects.h"
 
 namespace memscope {
 namespace {
@@ -73,8 +73,9 @@ bool is_complete(const Build& build) noexcept {
 }
 
 bool lie_in_one_object(const void* one, const void* other) noexcept {
-    Dl_info first = {}, second = {};
-    return dladdr(one, &first) != 0 && dladdr(other, &second) != 0 && first.dli_fbase == second.dli_fbase;
+    CodeObject first, second;
+    return code_object_at(reinterpret_cast<u64>(one), first) == Sight::KNOWN &&
+           code_object_at(reinterpret_cast<u64>(other), second) == Sight::KNOWN && first.begin == second.begin;
 }
 
 void judge(u64 library) noexcept {

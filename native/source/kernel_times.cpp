@@ -316,7 +316,6 @@ LogState open_log(u32 device) noexcept {
         report_lost("kernel_times", "no driver with a task log was loaded: kernels have no times until one is");
         return LogState::ABSENT;
     }
-    keep_loaded(g_prof_read.load(std::memory_order_acquire));
     if (g_tasks.create() && start_log(device)) return LogState::RUNNING;
     report_lost("kernel_times",
                 "the driver's task log could not be started (another profiler?): kernels have no times");

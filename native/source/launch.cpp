@@ -147,10 +147,10 @@ const Hook kHooks[] = {
 #undef CHANGE
     {"rtGetDevice", nullptr, &g_rt_get_device},
     {"aclrtGetDevice", nullptr, &g_acl_get_device},
-    {"MsprofRegisterProfileCallback", nullptr, &g_register_callback},
+    {"MsprofRegisterProfileCallback", nullptr, &g_register_callback, true},  // keeps pointers to us
     {"profSetProfCommand", nullptr, &g_set_prof_command},
     {"prof_drv_start", nullptr, &g_prof_start},
-    {"prof_channel_read", nullptr, &g_prof_read},
+    {"prof_channel_read", nullptr, &g_prof_read, true},  // one of our threads is in it
     {"prof_stop", nullptr, &g_prof_stop},
     {"halGetDeviceInfo", nullptr, &g_device_info},
     {"aclrtGetSocName", nullptr, &g_soc_name},

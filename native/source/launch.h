@@ -55,9 +55,6 @@ void stop_kernel_times() noexcept;
 extern std::atomic<void*> g_register_callback, g_set_prof_command, g_prof_start, g_prof_read, g_prof_stop,
     g_device_info, g_soc_name;
 
-// Keeps the library that `function` lies in loaded for good: it holds pointers to us, or one of our threads is in it.
-void keep_loaded(void* function) noexcept;
-
 }  // namespace memscope
 
 extern "C" {

@@ -5,14 +5,13 @@
 // the launch, the task that a launch became, with that number for its name.
 #include "source/msprof.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <cstring>
 
 #include "hook/guard.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "hook/spin_lock.h"
 #include "record/ring.h"
 #include "source/launch.h"
 #include "source/name_table.h"
@@ -108,7 +107,6 @@ Reports register_callbacks() noexcept {
         report_lost("msprof", "no libprofapi.so with callbacks was loaded: launches have no name until one is");
         return Reports::ABSENT;
     }
-    keep_loaded(g_register_callback.load(std::memory_order_acquire));
     if (!register_callback(msprof::kHashIdCallback, hash_id) ||
         !register_callback(msprof::kCompactInfoCallback, compact_info) || !switch_on())
         report_lost("msprof", "libprofapi.so refused our callbacks: launches have no name");
@@ -134,7 +132,8 @@ void start_task_reports() noexcept {
         return;
     }
     const u64 deadline = monotonic_ns() + kPatience;
-    while (g_reports.load(std::memory_order_acquire) == Reports::STARTING && monotonic_ns() < deadline) sched_yield();
+    for (u32 looks = 0; g_reports.load(std::memory_order_acquire) == Reports::STARTING && monotonic_ns() < deadline;)
+        wait_a_moment(looks);
 }
 
 u64 refused_names() noexcept { return g_names_refused.load(std::memory_order_relaxed); }
@@ -150,12 +149,6 @@ bool has_wide_tasks() noexcept {
                     std::memory_order_relaxed);
     }
     return known.load(std::memory_order_relaxed) == WIDE;
-}
-
-void keep_loaded(void* function) noexcept {
-    Dl_info info = {};
-    if (dladdr(function, &info) != 0 && info.dli_fname != nullptr)
-        dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 }  // namespace memscope

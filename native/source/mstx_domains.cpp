@@ -1,10 +1,10 @@
 #include "source/mstx_domains.h"
 
-#include <sched.h>
 #include <atomic>
 #include <cstring>
 
 #include "hook/recorder.h"
+#include "hook/spin_lock.h"
 
 namespace memscope::mstx {
 namespace {
@@ -29,7 +29,7 @@ Domain* found_among(u64 id, u32 from, u32 to) noexcept {
 }
 
 Domain* added(u64 id, const char* name, u32 seen) noexcept {
-    while (g_adding.exchange(true, std::memory_order_acquire)) sched_yield();
+    const SpinLock lock(g_adding);
     const u32 count = g_count.load(std::memory_order_relaxed);
     Domain* domain = found_among(id, seen, count);
     if (domain == nullptr) {
@@ -41,7 +41,6 @@ Domain* added(u64 id, const char* name, u32 seen) noexcept {
             g_count.store(count + 1, std::memory_order_release);
         }
     }
-    g_adding.store(false, std::memory_order_release);
     return domain;
 }
 

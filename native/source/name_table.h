@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "hook/spin_lock.h"
 #include "record/record.h"
 
 namespace memscope {
@@ -20,11 +21,8 @@ public:
     // False: there is no room.
     bool insert(u64 id, const char* text, u32 bytes) noexcept {
         if (find(id).text != nullptr) return true;
-        while (locked_.exchange(true, std::memory_order_acquire)) {
-        }
-        const bool fits = find(id).text != nullptr || add(id, text, bytes);
-        locked_.store(false, std::memory_order_release);
-        return fits;
+        const SpinLock lock(locked_);
+        return find(id).text != nullptr || add(id, text, bytes);
     }
 
     Name find(u64 id) const noexcept {

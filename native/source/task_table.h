@@ -5,10 +5,10 @@
 // them. In a full set the one that has waited longest gives way. The memory is mapped, untouched until used.
 #pragma once
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <atomic>
 
+#include "hook/spin_lock.h"
 #include "source/launch.h"
 
 namespace memscope {
@@ -30,7 +30,7 @@ public:
     // False: another task, the longest waiting one or the last of this number, was given up for it.
     bool put(u64 key, const Launched& launched) noexcept {
         Set& set = set_of(key);
-        const Lock lock(set);
+        const SpinLock lock(set.locked);
         u32 at = find(set, key);
         if (at == kPlaces) at = find(set, 0);
         if (at == kPlaces) at = oldest(set);
@@ -43,7 +43,7 @@ public:
     // The task began at `ts`, which becomes the launch's when it lies before. False: no such launch.
     bool begin(u64 key, u64& ts, Launched& launched) noexcept {
         Set& set = set_of(key);
-        const Lock lock(set);
+        const SpinLock lock(set.locked);
         const u32 at = find(set, key);
         if (at == kPlaces) return false;
         launched = set.tasks[at].launched;
@@ -55,7 +55,7 @@ public:
     // The task ended at `ts`, which becomes that of its begin when it lies before. It is forgotten.
     bool end(u64 key, u64& ts, Launched& launched) noexcept {
         Set& set = set_of(key);
-        const Lock lock(set);
+        const SpinLock lock(set.locked);
         const u32 at = find(set, key);
         if (at == kPlaces) return false;
         launched = set.tasks[at].launched;
@@ -82,18 +82,6 @@ private:
         std::atomic<bool> locked;
         u64 keys[kPlaces];  // 0: free; with the lock in one cache line, which settles most look-ups
         WaitingTask tasks[kPlaces];
-    };
-    class Lock {
-    public:
-        explicit Lock(Set& set) noexcept : set_(set) {
-            while (set_.locked.exchange(true, std::memory_order_acquire)) sched_yield();
-        }
-        ~Lock() { set_.locked.store(false, std::memory_order_release); }
-        Lock(const Lock&) = delete;
-        Lock& operator=(const Lock&) = delete;
-
-    private:
-        Set& set_;
     };
 
     // Tasks of one stream come one after the other, and so do their sets: those that wait are spread evenly.

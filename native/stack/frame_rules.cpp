@@ -1,8 +1,9 @@
 #include "stack/frame_rules.h"
 
-#include <link.h>
 #include <atomic>
 #include <cstring>
+
+#include "stack/code_objects.h"
 
 namespace memscope {
 
@@ -15,7 +16,7 @@ constexpr u64 kFp = 6;
 constexpr u64 kSp = 7;
 constexpr u64 kReturnAddress = 16;
 
-constexpr u64 kSlow = static_cast<u64>(Cfa::SLOW);
+constexpr u64 kNone = static_cast<u64>(Cfa::NONE);
 
 // Reads what compilers write; runs off its end into `failed` instead of into other memory.
 class Reader {
@@ -90,7 +91,7 @@ private:
 
 // One row of the table that call frame instructions describe, for the registers we follow.
 struct Row {
-    Cfa cfa = Cfa::SLOW;
+    Cfa cfa = Cfa::NONE;
     i64 cfa_offset = 0;
     SavedFp fp = SavedFp::SAME;
     i64 fp_offset = 0;
@@ -101,6 +102,7 @@ struct Row {
 };
 
 struct Description {  // a CIE
+    bool is_signal_frame = false;
     u64 code_alignment = 1;
     i64 data_alignment = 1;
     u8 pointer_encoding = 0;
@@ -109,7 +111,7 @@ struct Description {  // a CIE
 };
 
 void define_cfa(Row& row, u64 reg, i64 offset) noexcept {
-    row.cfa = reg == kSp ? Cfa::SP : reg == kFp ? Cfa::FP : Cfa::SLOW;
+    row.cfa = reg == kSp ? Cfa::SP : reg == kFp ? Cfa::FP : Cfa::NONE;
     row.cfa_offset = offset;
 }
 
@@ -237,7 +239,7 @@ bool run(Reader& code, const Description& cie, u64 location, u64 address, const 
                 row.cfa_offset = static_cast<i64>(code.uleb());
                 break;
             case 0x0F:  // def_cfa_expression
-                row.cfa = is_at_fp(block_at(code), true, row.cfa_offset) ? Cfa::AT_FP : Cfa::SLOW;
+                row.cfa = is_at_fp(block_at(code), true, row.cfa_offset) ? Cfa::AT_FP : Cfa::NONE;
                 break;
             case 0x10:  // expression
                 reg = code.uleb();
@@ -281,23 +283,33 @@ bool run(Reader& code, const Description& cie, u64 location, u64 address, const 
 u64 pack(const Row& row) noexcept {
     if (row.is_outermost) return static_cast<u64>(Cfa::OUTERMOST);
     constexpr i64 kMostCfa = 1 << 22, kMostFp = 1 << 16;
-    if (row.cfa == Cfa::SLOW || row.fp_is_lost || !row.has_return || row.return_offset != -8 ||
+    if (row.cfa == Cfa::NONE || row.fp_is_lost || !row.has_return || row.return_offset != -8 ||
         row.cfa_offset > kMostCfa || row.cfa_offset < -kMostCfa || row.fp_offset > kMostFp || row.fp_offset < -kMostFp)
-        return kSlow;
+        return kNone;
     return static_cast<u64>(row.cfa) | static_cast<u64>(row.fp) << 4 |
            (static_cast<u64>(row.fp_offset) & 0x3FFFF) << 6 | (static_cast<u64>(row.cfa_offset) & 0xFFFFFF) << 24;
 }
 
+// An object as it lies in memory: nothing is read outside of it.
+struct Bounds {
+    const char* begin;
+    const char* end;
+    bool contain(const char* at, u64 bytes) const noexcept {
+        return at >= begin && at <= end && static_cast<u64>(end - at) >= bytes;
+    }
+};
+
 // A length word and what it measures; the 64-bit form is not used by anyone for .eh_frame.
-Reader entry_at(const char* at) noexcept {
+Reader entry_at(const char* at, Bounds object) noexcept {
     u32 bytes = 0;
+    if (!object.contain(at, sizeof bytes)) return Reader(at, at);
     memcpy(&bytes, at, sizeof bytes);
-    if (bytes == 0 || bytes == ~0u) return Reader(at, at);
+    if (bytes == 0 || bytes == ~0u || !object.contain(at + sizeof bytes, bytes)) return Reader(at, at);
     return Reader(at + sizeof bytes, at + sizeof bytes + bytes);
 }
 
-bool read_description(const char* at, Description& cie) noexcept {
-    Reader reader = entry_at(at);
+bool read_description(const char* at, Bounds object, Description& cie) noexcept {
+    Reader reader = entry_at(at, object);
     if (reader.fixed<u32>() != 0) return false;
     const u8 version = reader.fixed<u8>();
     if (version != 1 && version != 3) return false;
@@ -320,8 +332,10 @@ bool read_description(const char* at, Description& cie) noexcept {
                 data.pointer(encoding & 0x1F);
             } else if (*letter == 'L') {
                 data.fixed<u8>();
+            } else if (*letter == 'S') {
+                cie.is_signal_frame = true;
             } else {
-                return false;  // 'S', a signal frame, and what we do not know
+                return false;
             }
         }
         if (data.failed) return false;
@@ -332,34 +346,37 @@ bool read_description(const char* at, Description& cie) noexcept {
     return !reader.failed;
 }
 
-u64 rule_from(const char* fde, u64 address) noexcept {
-    Reader reader = entry_at(fde);
+u64 rule_from(const char* fde, Bounds object, u64 address) noexcept {
+    Reader reader = entry_at(fde, object);
     const char* const here = reader.at();
     const u32 back = reader.fixed<u32>();
     Description cie;
-    if (reader.failed || back == 0 || !read_description(here - back, cie)) return kSlow;
+    if (reader.failed || back == 0 || !read_description(here - back, object, cie)) return kNone;
     const u64 begin = reader.pointer(cie.pointer_encoding);
     const u64 bytes = reader.pointer(cie.pointer_encoding & 0x0F);
     if (cie.has_augmentation) block_at(reader);
-    if (reader.failed || address < begin || address - begin >= bytes) return kSlow;
+    if (reader.failed || address < begin || address - begin >= bytes) return kNone;
+    if (cie.is_signal_frame) return static_cast<u64>(Cfa::SIGNAL);
     Row initial;
-    if (!run(cie.instructions, cie, 0, ~u64{0}, initial, initial)) return kSlow;
+    if (!run(cie.instructions, cie, 0, ~u64{0}, initial, initial)) return kNone;
     Row row = initial;
-    return run(reader, cie, begin, address, initial, row) ? pack(row) : kSlow;
+    return run(reader, cie, begin, address, initial, row) ? pack(row) : kNone;
 }
 
 // In an .eh_frame_hdr with the sorted table that every linker writes: the last function that begins at or before the
 // address.
-const char* entry_for(const char* header, u64 address) noexcept {
+const char* entry_for(const char* header, Bounds object, u64 address) noexcept {
     struct Place {
         i32 begin, entry;  // relative to the header
     };
     constexpr u8 kFourBytes = 0x03, kRelativeToHeader = 0x3B;
+    if (!object.contain(header, 12)) return nullptr;
     const auto byte = [&](int at) { return static_cast<u8>(header[at]); };
     if (byte(0) != 1 || (byte(1) & 0x07) != kFourBytes || byte(2) != kFourBytes || byte(3) != kRelativeToHeader)
         return nullptr;
     u32 count = 0;
     memcpy(&count, header + 8, sizeof count);
+    if (!object.contain(header + 12, count * u64{sizeof(Place)})) return nullptr;
     const i64 wanted = static_cast<i64>(address - reinterpret_cast<u64>(header));
     const auto place = [&](u32 index) {
         Place one;
@@ -377,25 +394,17 @@ const char* entry_for(const char* header, u64 address) noexcept {
     return low == 0 ? nullptr : header + place(low - 1).entry;
 }
 
-struct Search {
-    u64 address;
-    u64 rule;
-};
-
-int look_into(dl_phdr_info* info, std::size_t, void* context) noexcept {
-    auto& search = *static_cast<Search*>(context);
-    const char* header = nullptr;
-    bool is_here = false;
-    for (u32 i = 0; i < info->dlpi_phnum; ++i) {
-        const ElfW(Phdr) & segment = info->dlpi_phdr[i];
-        const u64 begin = info->dlpi_addr + segment.p_vaddr;
-        if (segment.p_type == PT_GNU_EH_FRAME) header = reinterpret_cast<const char*>(begin);
-        if (segment.p_type == PT_LOAD && search.address - begin < segment.p_memsz) is_here = true;
-    }
-    if (!is_here) return 0;
-    const char* const entry = header != nullptr ? entry_for(header, search.address) : nullptr;
-    if (entry != nullptr) search.rule = rule_from(entry, search.address);
-    return 1;
+// False: it may be found later.
+bool look_up(u64 address, u64& rule) noexcept {
+    rule = kNone;
+    CodeObject object;
+    const Sight sight = code_object_at(address, object);
+    if (sight != Sight::KNOWN) return sight == Sight::NOTHING;
+    if (object.frame_table == 0) return true;
+    const Bounds bounds = {reinterpret_cast<const char*>(object.begin), reinterpret_cast<const char*>(object.end)};
+    const char* const entry = entry_for(reinterpret_cast<const char*>(object.frame_table), bounds, address);
+    if (entry != nullptr) rule = rule_from(entry, bounds, address);
+    return true;
 }
 
 // --- the table of known rules ------------------------------------------------------------------------------------
@@ -429,15 +438,15 @@ u64 rule_of(u64 address) noexcept {
         }
         if (there == 0) empty = &known;
     }
-    Search search = {address, kSlow};
-    dl_iterate_phdr(look_into, &search);
-    search.rule |= proof;
+    u64 rule = 0;
+    const bool is_certain = look_up(address, rule);
+    rule |= proof;
     u64 none = 0;
-    if (empty != nullptr && empty->key.compare_exchange_strong(none, key, std::memory_order_relaxed)) {
-        empty->rule.store(search.rule, std::memory_order_relaxed);
+    if (is_certain && empty != nullptr && empty->key.compare_exchange_strong(none, key, std::memory_order_relaxed)) {
+        empty->rule.store(rule, std::memory_order_relaxed);
         g_used.fetch_add(1, std::memory_order_relaxed);
     }
-    return search.rule;
+    return rule;
 }
 
 void forget_rules() noexcept {
@@ -452,9 +461,9 @@ void forget_rules() noexcept {
 
 u64 code_generation() noexcept { return g_generation.load(std::memory_order_relaxed) & 0xFFFF; }
 
-#else  // the stack layout of other processors is left to backtrace()
+#else  // elsewhere frames are chained, see native_walk.cpp
 
-u64 rule_of(u64) noexcept { return static_cast<u64>(Cfa::SLOW); }
+u64 rule_of(u64) noexcept { return static_cast<u64>(Cfa::NONE); }
 
 namespace {
 std::atomic<u64> g_generation{0};

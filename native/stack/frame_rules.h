@@ -1,10 +1,10 @@
 // How to step from one native frame to its caller, as the compiler wrote it down in .eh_frame.
 //
-// backtrace() interprets that table anew for every frame of every stack, some 200 to 500 ns each. What the table says
-// about one return address never changes while its object stays loaded, so it is read once and kept as one word: where
-// the caller's frame begins and where the caller's frame pointer is. Nearly all code has one of three forms; for the
-// rest (signal frames, code without a table, frames that need other registers) the rule is SLOW, and the caller takes
-// backtrace() for that stack.
+// backtrace() interprets that table anew for every frame of every stack, some 200 to 500 ns each, and may wait for the
+// loader's lock, which no hook may. What the table says about one return address never changes while its object stays
+// loaded, so it is read once and kept as one word: where the caller's frame begins and where the caller's frame pointer
+// is. Nearly all code has one of three forms, and a signal's frame one of its own. For the rest (code without a table,
+// code made at run time, frames that need other registers) there is no rule, and a stack ends there.
 //
 //   bits  0-3   Cfa: from what the beginning of the caller's frame is counted
 //   bits  4-5   SavedFp: where the caller's frame pointer is
@@ -18,12 +18,12 @@
 namespace memscope {
 
 enum class Cfa : u32 {
-    NONE,
-    SP,         // stack pointer + offset
+    SP = 1,     // stack pointer + offset
     FP,         // frame pointer + offset
     AT_FP,      // what lies at frame pointer + offset: functions that align their stack
     OUTERMOST,  // there is no caller
-    SLOW,
+    SIGNAL,     // the frame that a signal's handler returns to: the kernel has put all registers there
+    NONE,       // no rule
 };
 enum class SavedFp : u32 { SAME, AT_CFA, AT_FP };
 
@@ -32,8 +32,7 @@ constexpr i64 cfa_offset_of(u64 rule) noexcept { return static_cast<i64>(rule <<
 constexpr SavedFp saved_fp_of(u64 rule) noexcept { return static_cast<SavedFp>(rule >> 4 & 3); }
 constexpr i64 saved_fp_offset_of(u64 rule) noexcept { return static_cast<i64>(rule << 40) >> 46; }
 
-// The rule for code at `address` (a return address minus one). Lock-free once it is known; before that it looks through
-// the loaded objects as backtrace() does.
+// The rule for code at `address` (a return address minus one). Without any lock; see code_objects.h for the first time.
 u64 rule_of(u64 address) noexcept;
 
 // Objects were unloaded: their addresses may have become other code.

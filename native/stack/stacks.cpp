@@ -1,11 +1,9 @@
 #include "stack/stacks.h"
 
-#include <dlfcn.h>
-#include <execinfo.h>
 #include <atomic>
-#include <cstring>
 
 #include "hook/recorder.h"
+#include "stack/code_objects.h"
 #include "stack/frame_rules.h"
 #include "stack/native_walk.h"
 
@@ -22,40 +20,25 @@ u64 key_of(const u64* keys, u32 count, FrameKind kind) noexcept {
     return nonzero(key);
 }
 
-void describe_native(const void* address, memscope_frame_text* out) noexcept {
-    memscope_frame_text& text = *out;
-    Dl_info info;
-    text.file_bytes = text.function_bytes = text.line = 0;
-    if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
-        memcpy(text.file, "??", 2);
-        text.file_bytes = 2;
-        memcpy(text.function, "??", 2);
-        text.function_bytes = 2;
-        return;
-    }
-    text.file_bytes = static_cast<unsigned>(strnlen(info.dli_fname, sizeof text.file));
-    memcpy(text.file, info.dli_fname, text.file_bytes);
-    const char* name = info.dli_sname != nullptr ? info.dli_sname : "??";
-    text.function_bytes = static_cast<unsigned>(strnlen(name, sizeof text.function));
-    memcpy(text.function, name, text.function_bytes);
-    text.line = static_cast<unsigned>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
+// Object and offset; its name is found by the agent (module/object_names.cpp), which may take its time.
+u64 define_native(u64 key, const void* address) noexcept {
+    CodeObject object;
+    const u64 at = reinterpret_cast<u64>(address);
+    if (code_object_at(at - 1, object) != Sight::KNOWN) return intern_frame(key, FrameKind::NATIVE, "??", 2, "", 0, 0);
+    const u64 offset = at - object.begin;
+    return intern_frame(key, FrameKind::NATIVE, object.path, object.path_bytes, "", 0, static_cast<u32>(offset),
+                        object.build);
 }
 
-using Describe = void (*)(const void*, memscope_frame_text*);
-
 // First sight of a stack: defines the frames that are new, then the stack.
+template <typename Define>
 __attribute__((noinline)) u64 define(u64 stack_key, const u64* keys, const void* const* handles, u32 count,
-                                     FrameKind kind, Describe describe, u8& flags) noexcept {
+                                     FrameKind kind, const Define& define_frame, u8& flags) noexcept {
     u64 ids[kMaxFrames];
     u64 id = 0;
     for (u32 i = 0; i < count; ++i) {
         ids[i] = find_frame(keys[i]);
-        if (ids[i] == 0) {
-            memscope_frame_text text;
-            describe(handles[i], &text);
-            ids[i] =
-                intern_frame(keys[i], kind, text.file, text.file_bytes, text.function, text.function_bytes, text.line);
-        }
+        if (ids[i] == 0) ids[i] = define_frame(keys[i], handles[i]);
         if (ids[i] == 0) break;
         if (i + 1 == count) id = intern_stack(stack_key, kind, ids, count);
     }
@@ -63,12 +46,13 @@ __attribute__((noinline)) u64 define(u64 stack_key, const u64* keys, const void*
     return id;
 }
 
-u64 find_or_define(const u64* keys, const void* const* handles, u32 count, FrameKind kind, Describe describe,
+template <typename Define>
+u64 find_or_define(const u64* keys, const void* const* handles, u32 count, FrameKind kind, const Define& define_frame,
                    u8& flags) noexcept {
     if (count == 0 || !ensure_ring()) return 0;
     const u64 stack_key = key_of(keys, count, kind);
     if (const u64 id = find_stack(stack_key)) return id;
-    return define(stack_key, keys, handles, count, kind, describe, flags);
+    return define(stack_key, keys, handles, count, kind, define_frame, flags);
 }
 
 // Two sizes, so that the usual depth does not touch 16 KiB of a small thread's stack.
@@ -77,7 +61,13 @@ u64 capture_python(const memscope_python_frames& python, u32 depth, u8& flags) n
     u64 keys[Capacity];
     const void* handles[Capacity];
     const u32 count = python.walk(keys, handles, depth);
-    return find_or_define(keys, handles, count, FrameKind::PYTHON, python.describe, flags);
+    const auto define_python = [&](u64 key, const void* handle) noexcept {
+        memscope_frame_text text;
+        python.describe(handle, &text);
+        return intern_frame(key, FrameKind::PYTHON, text.file, text.file_bytes, text.function, text.function_bytes,
+                            text.line);
+    };
+    return find_or_define(keys, handles, count, FrameKind::PYTHON, define_python, flags);
 }
 
 template <u32 Capacity>
@@ -88,7 +78,7 @@ u64 capture_native(u32 depth, u8& flags) noexcept {
     // An address that became other code is another frame. Addresses of code have no more than 48 bits.
     const u64 generation = code_generation() << 48;
     for (u32 i = 0; i < count; ++i) keys[i] = nonzero(reinterpret_cast<u64>(addresses[i]) ^ generation);
-    return find_or_define(keys, addresses, count, FrameKind::NATIVE, describe_native, flags);
+    return find_or_define(keys, addresses, count, FrameKind::NATIVE, define_native, flags);
 }
 
 }  // namespace
@@ -116,6 +106,4 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_python_frame
 extern "C" __attribute__((visibility("default"))) void memscope_set_stack_depth(unsigned python, unsigned native) {
     memscope::g_python_depth.store(python < memscope::kMaxFrames ? python : memscope::kMaxFrames);
     memscope::g_native_depth.store(native < memscope::kMaxFrames ? native : memscope::kMaxFrames);
-    void* warm[2];
-    backtrace(warm, 2);  // its first call loads libgcc_s; not inside an allocator's lock
 }
