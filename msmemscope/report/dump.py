@@ -87,6 +87,7 @@ class Selection:
     stack_depth: int | None = None  # innermost frames per row; None: as recorded
     owners: bool = False  # MALLOC rows say whose they are
     devices: tuple[str, ...] = ()  # the words of --device; empty: all
+    python_stacks: bool = False  # they were recorded: a memory row without one says NA
     launched: bool = False  # recording began with the program, on nobody's call: that START_TRACE has no row
     oom_top: int = 0  # so many newest and largest blocks below the first failure of an incident
 
@@ -135,7 +136,13 @@ def write_dumps(
     for incident in incidents:
         failures.setdefault(incident.process.ring, []).append(incident)
     directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
-    builder = RowBuilder(run, dialect_of(file_format), stack_depth=selection.stack_depth, owners=selection.owners)
+    builder = RowBuilder(
+        run,
+        dialect_of(file_format),
+        stack_depth=selection.stack_depth,
+        owners=selection.owners,
+        python_stacks=selection.python_stacks,
+    )
     by_ends = _rings_told_by_ends(run) if 1 in selection.steps else set()
     open_at_stop = _files_open_at_stop(run, selection)
     done = 0

@@ -143,14 +143,21 @@ class RowBuilder:
     """Turns event columns into Rows. Keeps the texts it made, up to a limit, because stacks repeat endlessly."""
 
     def __init__(
-        self, lookup: Lookup, dialect: Dialect, *, stack_depth: int | None = None, owners: bool = False
+        self,
+        lookup: Lookup,
+        dialect: Dialect,
+        *,
+        stack_depth: int | None = None,
+        owners: bool = False,
+        python_stacks: bool = False,
     ) -> None:
         """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty. `owners`:
-        MALLOC rows say whose they are."""
+        MALLOC rows say whose they are. `python_stacks`: they were recorded, so a memory row without one says NA."""
         self._lookup = lookup
         self._dialect = dialect
         self._depth = stack_depth
         self._owners = owners
+        self._python_stacks = python_stacks
         self._stacks: dict[int, str] = {}
         self._stack_chars = 0
 
@@ -395,9 +402,13 @@ class RowBuilder:
     def _stack_cells(self, columns: Columns, column: str) -> Texts:
         cells = _by_code(columns[column], self._stack)
         if column == "stack_py":
-            lost = (columns["flags"] & Flag.STACK_LOST != 0) & (columns[column] == 0)
-            if lost.any():
-                cells = pc.if_else(pa.array(lost), _big(self._dialect.stack("NA")), cells)
+            missing = columns["flags"] & Flag.STACK_LOST != 0
+            if self._python_stacks:  # the others are those of threads without Python, such as autograd's
+                unasked = columns["flags"] & (Flag.SHADOW | Flag.SYNTHETIC) != 0
+                missing |= IS_MEMORY[columns["kind"]] & ~unasked
+            missing &= columns[column] == 0
+            if missing.any():
+                cells = pc.if_else(pa.array(missing), _big(self._dialect.stack("NA")), cells)
         return cells
 
     def _stack(self, stack: int) -> str:

@@ -81,6 +81,7 @@ def write_outputs(
         devices=settings.device,
         stack_depth=depth,
         owners="decompose" in settings.active_analysis,
+        python_stacks=settings.python_stack and depth != 0,
         launched=run.info.get("mode", "launched") == "launched" and settings.collect_mode == "immediate",
         oom_top=settings.oom_top if "oom" in settings.active_analysis else 0,
     )

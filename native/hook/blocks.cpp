@@ -78,7 +78,7 @@ Event event_of(Kind kind, const Block& block) noexcept {
 void record(Kind kind, const Block& block) noexcept {
     if (!ensure_ring()) return;
     Event event = event_of(kind, block);
-    if (kind == Kind::MALLOC) {
+    if ((kind == Kind::MALLOC || kind == Kind::FREE) && is_recording()) {
         event.record.stack_py = capture_python_stack(event.flags);
         event.record.stack_c = capture_native_stack(event.flags);
     }

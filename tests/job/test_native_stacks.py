@@ -82,6 +82,6 @@ def test_releases_have_stacks_too(run: Run) -> None:
 
 
 def test_an_unnamed_frame_reads_object_and_offset(run: Run) -> None:
-    text = "".join(path.read_text() for path in run.path.glob("msmemscope_*/device_cpu/dump/*.csv"))
+    text = "".join(path.read_text() for path in run.path.parent.glob("msmemscope_*/device_cpu/dump/*.csv"))
     assert "/libremoved.so(+0x" in text
     assert "??" not in text

@@ -16,6 +16,7 @@
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "own_ring.h"
+#include "stack/stacks.h"
 
 using namespace memscope;
 using namespace own;
@@ -329,6 +330,22 @@ CASE(blocks_allocated_while_stopped_are_told_at_the_next_start_with_their_true_t
     early_release(second);
     CHECK_EQUAL(own_memory_events().size(), before + 3);
     CHECK_EQUAL(own_memory_events().back().record.header.flags, 0);
+}
+
+CASE(a_release_is_recorded_with_its_stack_while_recording_is_on) {
+    memscope_set_stack_depth(0, 20);
+    early_allocate(kBlock, 16);
+    early_release(kBlock);
+    auto memory = own_memory_events();
+    const EventRecord begin = memory[memory.size() - 2].record, end = memory.back().record;
+    CHECK(begin.stack_c != 0 && end.stack_c != 0 && begin.stack_c != end.stack_c);
+    early_allocate(kBlock, 16);
+    memscope_stop();
+    early_release(kBlock);
+    memory = own_memory_events();
+    CHECK(memory.back().kind == Kind::FREE && memory.back().record.stack_c == 0);
+    memscope_start();
+    memscope_set_stack_depth(0, 0);
 }
 
 CASE(stop_and_remove_leave_the_program_as_it_was) {

@@ -519,6 +519,21 @@ def test_lost_stack_is_said(tmp_path: Path) -> None:
     assert [row["Call Stack(Python)"] for row in rows[:2]] == ["NA", "a.py(1): f\n"]
 
 
+def test_memory_rows_without_a_python_stack_say_so_where_stacks_were_recorded(tmp_path: Path) -> None:
+    run = FakeRun([process(1)])
+    stack = run.frames(frame("a.py", "f", 1))
+    run.malloc(1, 0x1000, 10, stack_py=stack)
+    run.malloc(2, 0x2000, 10)  # by a thread without Python
+    run.malloc(3, 0x3000, 10, flags=Flag.SHADOW)  # while nothing was recorded
+    run.free(4, 0x2000)
+
+    for python_stacks, nothing in ((True, "NA"), (False, "")):
+        out = tmp_path / str(python_stacks)
+        write_dumps(run, out, selection=Selection(python_stacks=python_stacks))
+        rows = [row for row in read_csv(only_file(out)) if row["Event"] in ("MALLOC", "FREE")]
+        assert [row["Call Stack(Python)"] for row in rows[:4]] == ["a.py(1): f\n", nothing, "", nothing]
+
+
 def test_native_frames_look_like_backtrace_symbols(tmp_path: Path) -> None:
     run = FakeRun([process(1)])
     stack = run.frames(frame("/lib/libc.so", "", 0x2724A, "native"), frame("/bin/seq", "main", 0xA8, "native"))
