@@ -120,6 +120,15 @@ void fill_identity(RingHeader& header, u64 ring_id) noexcept {
     header.program[bytes > 0 ? bytes : 0] = 0;
 }
 
+// A ring's id ends in its process's pid, so that its relatives find it among thousands by the name of its file.
+constexpr u64 kPidInId = 0xFFFF;
+u64 new_ring_id() noexcept {
+    u64 random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = combine64(monotonic_ns(), static_cast<u64>(getpid()));
+    return nonzero((random & ~kPidInId) | (static_cast<u64>(getpid()) & kPidInId));
+}
+
 // Looks at the rings that are already in the session directory: the one of the nearest ancestor of the same rank
 // and attempt is our parent, and one of this very process from before an exec is finished.
 void relate(RingHeader& own) noexcept {
@@ -136,6 +145,10 @@ void relate(RingHeader& own) noexcept {
     while (const dirent* entry = readdir(directory)) {
         const std::size_t length = strlen(entry->d_name);
         if (length < 5 || strcmp(entry->d_name + length - 5, ".ring") != 0) continue;
+        const u64 end_of_pid = strtoull(entry->d_name, nullptr, 16) & kPidInId;
+        bool may_be_related = end_of_pid == (own.pid & kPidInId);
+        for (const u32 ancestor : ancestors) may_be_related |= end_of_pid == (ancestor & kPidInId);
+        if (!may_be_related) continue;
         char path[sizeof g_recorder.session + 300];
         snprintf(path, sizeof path, "%s/%s", g_recorder.session, entry->d_name);
         const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -171,10 +184,7 @@ int open_ring() noexcept {
     if (self.session[0] == 0) return ENOENT;
     if (!self.strings.create(kStringSlots) || !self.frames.create(kFrameSlots) || !self.stacks.create(kStackSlots))
         return ENOMEM;
-    u64 ring_id = 0;
-    if (getrandom(&ring_id, sizeof ring_id, GRND_NONBLOCK) != sizeof ring_id)
-        ring_id = combine64(monotonic_ns(), static_cast<u64>(getpid()));
-    ring_id = nonzero(ring_id);
+    const u64 ring_id = new_ring_id();
     char path[512];
     snprintf(path, sizeof path, "%.255s/%016llx.ring", self.session, static_cast<unsigned long long>(ring_id));
     Ring fresh;

@@ -92,7 +92,7 @@ struct RingHeader {
     u32 version;
     u32 header_bytes;
     u64 capacity;
-    u64 ring_id;         // random, never 0: names the ring in batches
+    u64 ring_id;         // random but for the last 16 bits, the process's pid; never 0: names the ring in batches
     u64 parent_ring_id;  // ring of the process of the same rank that started this one, or 0
     u32 pid;
     u32 ppid;

@@ -66,6 +66,7 @@ struct Deferred {
 constexpr u32 kMostDeferred = 1u << 13;
 Deferred g_deferred[kMostDeferred];
 u32 g_deferred_count = 0;
+bool g_has_deferred = false;  // ever
 // How many have a key with that hash. Far more places than entries, so that few wait behind a stranger.
 constexpr u32 kDeferredCounters = 1u << 16;
 u16 g_deferred_like[kDeferredCounters];
@@ -111,11 +112,13 @@ bool record(const Deferred& entry) noexcept {
 u16& deferred_like(u64 key) noexcept { return g_deferred_like[mix64(key) % kDeferredCounters]; }
 
 void defer(const Deferred& entry) noexcept {
+    g_has_deferred = true;
     g_deferred[g_deferred_count++] = entry;
     ++deferred_like(entry.key);
 }
 
 void forget_deferred() noexcept {
+    if (!g_has_deferred) return;  // a process without cards forks without touching all of this
     g_deferred_count = 0;
     memset(g_deferred_like, 0, sizeof g_deferred_like);
 }
