@@ -17,7 +17,6 @@ from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
 from msmemscope.launchers.bystander import Bystander
 from msmemscope.launchers.program import let_go_of_its_files, start_program
-from msmemscope.launchers.registry import launcher_of
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.sweep import sweep
 from msmemscope.text import plain
@@ -70,8 +69,7 @@ def run(config: Config, argv: list[str]) -> int:
 
 
 def _run_program(session: Session, argv: list[str], services: Services, bystander: Bystander) -> int:
-    launcher = launcher_of(argv)
-    program = start_program(argv, session.environment(distributed=launcher is not None), _WAITED)
+    program = start_program(argv, session.environment(), _WAITED)
     let_go_of_its_files()
     join(session.directory, program.pid)
     while True:

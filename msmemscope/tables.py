@@ -94,10 +94,13 @@ class Process:
     visible_devices: str = ""  # ASCEND_RT_VISIBLE_DEVICES as it held; empty: all cards, under the driver's numbers
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see in this process
     events: int = 0  # that stand in the tables
+    command: str = ""  # its command line or title, words separated by U+241F
+    ended_ns: int = 0  # when the agent saw that it had ended; 0: it had not, or nobody looked
+    ended_by: int = -1  # the signal that ended it; 0: it ended itself; -1: not known
 
     @property
     def is_main(self) -> bool:
-        """The rank's own process, not a worker that it started."""
+        """No process that was recorded started it."""
         return self.parent_ring == 0
 
     def logical_device(self, physical: int) -> int | None:

@@ -52,6 +52,9 @@ IDENTITY_FIELDS = {
     "created_ns": 0,
     "wall_offset_ns": 0,
     "closed": False,
+    "command": "",
+    "ended_ns": 0,
+    "ended_by": -1,
 }
 
 

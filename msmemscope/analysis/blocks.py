@@ -7,8 +7,8 @@ other analyses of memory start from. The pairing of MALLOC and FREE is done by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from msmemscope._kernel import BlockLives, BlockTracker
 from msmemscope.analysis.step_ends import StepEnds
+from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -62,10 +63,12 @@ class Tracked:
         start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
         end_ts, complete. min_bytes and most_bytes are the least and most behind the step's own events (without any:
         the level at its start, and 0); peak_bytes is also that at its start. One row for every step since the pool's
-        first event; complete is False for the last, still open one.
+        first event; complete is False for the last, still open one. Of steps in a row in which a worker did nothing
+        only the last has a row.
     live: process, device_type, device, pool, ptr, size, stack_py, stack_c, step, ts, tid, flags, allocation_id, site:
         every block alive now.
     anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.
+    boundaries: process -> step boundaries that it made itself; only processes that made any.
     step_stacks: process -> Python stack of whoever advanced its step last; only processes where it is known.
     first_step: process -> step of its first event; only processes with events.
     last_complete_step: process -> its last closed step, -1 when there is none yet; only processes with events.
@@ -87,6 +90,12 @@ class Tracked:
     stride: int = 1
     events: int = 0
     orphans: int = 0
+    boundaries: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def subjects(self) -> Subjects:
+        """Who is judged."""
+        return find_subjects(self.processes, self.boundaries)
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int32]:
@@ -178,26 +187,28 @@ def add_processes(tracker: BlockTracker | BlockLives, processes: Sequence[Proces
 
 
 def finish(tracker: BlockTracker, processes: Sequence[Process]) -> None:
-    """Closes, at the end of a run, the steps that children did not hear of.
+    """Closes, at the end of a run, the steps that workers did not hear of.
 
-    A child (a DataLoader worker) carries its rank's step number only in the events it makes; without this a child
-    that allocated last in step 20 of 24 would seem to have ended there.
+    A worker (of a DataLoader) carries the step of the process that it works for only in the events it makes; without
+    this one that allocated last in step 20 of 24 would seem to have ended there. One that did end is brought to the
+    step in which it ended and no further: it holds nothing any more.
     """
-    index = {process.ring: number for number, process in enumerate(processes)}
     table = tracker.processes()
     reached = {
         int(n): int(step)
         for n, step, events in zip(table["process"], table["step"], table["events"], strict=True)
         if events
     }
-    for number, process in enumerate(processes):
-        seen = {process.ring}
-        step = reached.get(number, 0)
-        while process.parent_ring in index and process.parent_ring not in seen:
-            seen.add(process.parent_ring)
-            step = max(step, reached.get(index[process.parent_ring], 0))
-            process = processes[index[process.parent_ring]]
-        tracker.advance(number, step)
+    for subject in find_subjects(processes, _boundaries(table)):
+        last = max((reached.get(number, 0) for number in subject.members), default=0)
+        for number in subject.members[1:]:
+            ended_ns = processes[number].ended_ns
+            step = tracker.step_at(subject.main, ended_ns) if ended_ns and subject.main in reached else last
+            tracker.advance(number, min(step, last))
+
+
+def _boundaries(table: Mapping[str, Any]) -> dict[int, int]:
+    return {int(n): int(count) for n, count in zip(table["process"], table["boundaries"], strict=True) if count}
 
 
 def tracked(tracker: BlockTracker, processes: Sequence[Process], *, events: int = 0, orphans: int = 0) -> Tracked:
@@ -224,6 +235,7 @@ def tracked(tracker: BlockTracker, processes: Sequence[Process], *, events: int 
         stride=tracker.stride,
         events=events,
         orphans=orphans,
+        boundaries=_boundaries(heard),
     )
 
 

@@ -1,8 +1,9 @@
 """From leaking call stacks to causes: one finding per mistake, however many stacks and ranks it shows on.
 
-Flows in: every (rank, call stack) whose memory grows. Flows out: `Cause`s, each with the line to look at.
+Flows in: every (subject, call stack) whose memory grows; a subject is a rank, or a process that is none (subjects.py).
+Flows out: `Cause`s, each with the line to look at.
 
-Three steps, none of which ever joins different sets of ranks:
+Three steps, none of which ever joins different sets of ranks, or a rank with a process that is none:
 
 1. `fold`: the same stack on several ranks is one cause (stack ids are content hashes). Stacks with the same user frames
    are one, too, when they are on the same ranks, or on entirely different ones (a library took another path there).
@@ -43,18 +44,17 @@ _SCALAR_DEVICE_BYTES = 512
 _BATCH_SHARE = 0.1
 _SAME_RHYTHM = 0.9
 
-RankKey = tuple[int, int]
-"""(rank, attempt); a process that is no rank has a negative number of its own instead."""
-
 
 @dataclass(frozen=True)
 class Leak:
     """One leaking site of one process."""
 
-    key: RankKey
+    key: int
+    """The subject's number."""
+    is_rank: bool
     process: int
     in_child: bool
-    """In a process that the rank started, such as a DataLoader worker."""
+    """In a worker of the subject, such as a DataLoader's."""
     device_type: int
     device: int
     pool: int
@@ -75,7 +75,7 @@ class Cause:
     """Parts of a kept graph; their leaks are not in `leaks`."""
 
     @property
-    def keys(self) -> frozenset[RankKey]:
+    def keys(self) -> frozenset[int]:
         return frozenset(leak.key for leak in self.leaks)
 
     @property
@@ -263,12 +263,12 @@ def _is_scalar(leak: Leak) -> bool:
     return leak.growth.bytes <= most * leak.growth.blocks
 
 
-def _place(leak: Leak) -> tuple[int, int, bool]:
-    return leak.device_type, leak.pool, leak.in_child
+def _place(leak: Leak) -> tuple[int, int, bool, bool]:
+    return leak.device_type, leak.pool, leak.in_child, leak.is_rank
 
 
-def _per_key(leaks: Iterable[Leak], value: Callable[[Leak], float]) -> Mapping[RankKey, float]:
-    sums: dict[RankKey, float] = defaultdict(float)
+def _per_key(leaks: Iterable[Leak], value: Callable[[Leak], float]) -> Mapping[int, float]:
+    sums: dict[int, float] = defaultdict(float)
     for leak in leaks:
         sums[leak.key] += value(leak)
     return sums

@@ -7,7 +7,7 @@ render; none of them knows more about an analysis than this.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.subjects import Subject
     from msmemscope.tables import Frame
 
 LEAK = "leak"
+LEAK_CANDIDATE = "leak_candidate"
 OUT_OF_MEMORY = "out_of_memory"
 TOO_FEW_STEPS = "too_few_steps"
 
@@ -31,19 +33,20 @@ _LONGEST_QUOTE = 80
 class Finding:
     """One cause, on all the ranks it was seen on.
 
-    `bytes`, `blocks` and `saving_bytes` are totals over all ranks of the finding; `bytes_per_step` is what *one* rank
-    keeps in one step (the median when ranks differ). The single ranks' figures are in `evidence["per_rank"]`, keyed by
-    the rank as text ("-" for a process that is no rank), so that the dictionary can be written as JSON unchanged.
+    It is about ranks, or about processes that are none, never about both. `bytes`, `blocks` and `saving_bytes` are
+    totals over all of them; `bytes_per_step` is what *one* keeps in one step (the median when they differ). The
+    figures of each are in `evidence["per_rank"]`, keyed by the rank as text or the name of the process, so that the
+    dictionary can be written as JSON unchanged.
     """
 
     kind: str
-    """What was found: "leak", "out_of_memory", or a note such as "too_few_steps"."""
+    """What was found: "leak", "leak_candidate", "out_of_memory", or a note such as "too_few_steps"."""
     severity: str
     """One of "error", "warning", "info"."""
     confidence: float
     """0 to 1."""
     ranks: tuple[int, ...]
-    """Ascending; empty for a program that is not a rank of a job."""
+    """Ascending; empty for processes that are no ranks of a job."""
     scope: str
     """Either "uniform" (every rank of the job, more than one), "group" (some), "single" (one)."""
     device: str
@@ -66,6 +69,24 @@ class Finding:
     """JSON-ready details; each analysis documents its keys."""
     advice: str = ""
     saving_bytes: int = 0
+    processes: tuple[str, ...] = ()
+    """Names of the processes that are no ranks; empty for ranks."""
+
+    @property
+    def who(self) -> str:
+        """The subjects, within a sentence: "rank 3", "ranks 0-3", "train.py", "a.py [pid 7] and b.py [pid 8]"."""
+        if self.ranks:
+            return f"rank{'' if len(self.ranks) == 1 else 's'} {fold_ranks(self.ranks)}"
+        return _listed(self.processes) or "the program"
+
+    def concerns(self, subject: Subject) -> bool:
+        """Whether this is said of that rank or process."""
+        return subject.rank in self.ranks if subject.rank is not None else subject.name in self.processes
+
+    @property
+    def count(self) -> int:
+        """Of how many subjects this is said."""
+        return max(len(self.ranks) + len(self.processes), 1)
 
     @property
     def is_note(self) -> bool:
@@ -88,6 +109,8 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding as a tired engineer can read it."""
+        if self.kind == LEAK_CANDIDATE:
+            return _candidate_sentence(self)
         return _leak_sentence(self) if self.kind == LEAK else str(self.evidence.get("text", "") or self.advice)
 
 
@@ -106,6 +129,18 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 
 PINNED = "HOST (pinned)"  # page-locked host memory
+
+
+def at_the_start(who: str) -> str:
+    """A subject as the first word of a sentence; names of processes stay as they are."""
+    return who[0].upper() + who[1:] if who.startswith(("rank ", "ranks ", "the program")) else who
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and 6 more"."""
+    if len(names) <= 2:
+        return " and ".join(names)
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
 def scope_of(ranks: Iterable[int], job: Iterable[int]) -> str:
@@ -181,18 +216,12 @@ def source_line(file: str, line: int) -> str:
 
 def _leak_sentence(finding: Finding) -> str:
     evidence = finding.evidence
-    count = len(finding.ranks)
-    if count == 0:
-        who, each = "The program", ""
-    elif count == 1:
-        who, each = f"Rank {finding.ranks[0]}", ""
-    else:
-        who, each = f"Ranks {fold_ranks(finding.ranks)}", " each"
-    parts = [f"{who}: {format_bytes(finding.bytes_per_step)} per step{each} is kept from {finding.where}"]
+    parts = [f"{_per_step(finding)} is kept from {finding.where}"]
     steps = finding.last_step - finding.first_step + 1
-    total = f"{format_bytes(finding.bytes / max(count, 1))} after {steps:,} steps"
-    if count > 1:
-        total += f" ({format_bytes(finding.bytes)} on {count} ranks)"
+    total = f"{format_bytes(finding.bytes / finding.count)} after {steps:,} steps"
+    if finding.count > 1:
+        where = "on {} ranks" if finding.ranks else "in {} processes"
+        total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
     if finding.first_step > FIRST_STEP:
         total += f", since step {finding.first_step:,}"
     p_value = evidence.get("p_value")
@@ -203,3 +232,13 @@ def _leak_sentence(finding: Finding) -> str:
     if full is not None:
         parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
     return "; ".join(parts) + "."
+
+
+def _candidate_sentence(finding: Finding) -> str:
+    steps = finding.last_step - finding.first_step + 1
+    return f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps; too few to be sure."
+
+
+def _per_step(finding: Finding) -> str:
+    each = " each" if finding.count > 1 else ""
+    return f"{at_the_start(finding.who)}: {format_bytes(finding.bytes_per_step)} per step{each}"

@@ -44,6 +44,10 @@ _MANY = 16
 _FALLING_OF_MANY = -1.4
 
 
+FEWEST_FOR_A_CANDIDATE = 3
+"""Complete steps after step 0 in each of which something must be kept, to be named at all."""
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """What counts as steady growth."""
@@ -208,6 +212,32 @@ def find_growth(
         slope_high=high,
         p_value=p_value,
         confidence=round(sure, 6),
+    )
+
+
+def kept_in_each_step(live_bytes: Ints, born_bytes: Ints, born_blocks: Ints) -> Growth | None:
+    """What a run too short for `find_growth` can say of a site: it kept something in each step and rose in each.
+
+    Arrays as in find_growth. A cache that is still filling looks the same, so its confidence is an even chance, and
+    there is no p value.
+    """
+    last = len(live_bytes) - 1
+    if last < FEWEST_FOR_A_CANDIDATE or (born_bytes[1:] <= 0).any() or (np.diff(live_bytes) <= 0).any():
+        return None
+    # The last step's births may be passing through: the median is not moved by them.
+    per_step = min(float(np.median(born_bytes[1:])), float(np.median(np.diff(live_bytes))))
+    return Growth(
+        first_step=1,
+        last_step=last,
+        bytes=int(born_bytes[1:].sum()),
+        blocks=int(born_blocks[1:].sum()),
+        bytes_per_step=per_step,
+        events=frozenset(range(1, last + 1)),
+        slope=per_step,
+        slope_low=float("nan"),
+        slope_high=float("nan"),
+        p_value=float("nan"),
+        confidence=0.5,
     )
 
 

@@ -4,16 +4,20 @@ Flows in: `Tracked`, what every call stack of every process held at the end of e
 cause, with the line, the ranks, the bytes per step, and when the memory will be full. Pure: no files, no state.
 
 growth.py decides whether one site leaks, causes.py which sites are one mistake; this module feeds them and states the
-result. What a step is: blocks.py.
+result. What a step is: blocks.py; whose ranks and processes: subjects.py.
+
+A subject with too few steps for that has candidates instead (LEAK_CANDIDATE, a warning): sites that kept something in
+each of its steps, of which nobody can say yet whether that ends.
 
 Keys of a leak's `evidence`:
     p_value, slope, slope_low, slope_high   of its largest site: Mann-Kendall, Theil-Sen and its 95 % interval, bytes
                                             per step
     rhythm          "every step", "every 3 steps", "irregular"
-    per_rank        rank as text ("-": no rank) -> bytes, bytes_per_step, blocks, first_step, p_value, device, processes
+    per_rank        rank as text, or name of a process that is none -> bytes, bytes_per_step, blocks, first_step,
+                    p_value, device, devices (name -> bytes), processes (how many)
     sites           number of call stacks that were joined
     absorbed        lines of a kept autograd graph: file, line, function, and per rank bytes, bytes_per_step, blocks
-    in_child        true when it happens in a process that the rank started (a DataLoader worker)
+    in_child        true when it happens in a worker of the subject (a DataLoader's)
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
                     the host for its own memory). Only where the capacity is known and it takes less than 1e9 steps
 """
@@ -22,31 +26,43 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.causes import Cause, Leak, RankKey, find_causes
+from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     LEAK,
+    LEAK_CANDIDATE,
     TOO_FEW_STEPS,
     Finding,
+    at_the_start,
     device_name,
     fold_ranks,
     pool_name,
     scope_of,
 )
 from msmemscope.analysis.frames import user_index
-from msmemscope.analysis.growth import CORROBORATE, STRICT, Growth, Thresholds, TrendTest, find_growth
-from msmemscope.analysis.steps import WARM_UP
+from msmemscope.analysis.growth import (
+    CORROBORATE,
+    FEWEST_FOR_A_CANDIDATE,
+    STRICT,
+    Growth,
+    Thresholds,
+    TrendTest,
+    find_growth,
+    kept_in_each_step,
+)
+from msmemscope.analysis.steps import FIRST_STEP, WARM_UP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
-    from msmemscope.tables import Frame, Process
+    from msmemscope.analysis.subjects import Subjects
+    from msmemscope.tables import Frame
 
 Ints = npt.NDArray[np.int64]
 StackOf = Callable[[int], "tuple[Frame, ...]"]
@@ -83,11 +99,11 @@ def find_leaks(
     view = _View(tracked, stack, test or TrendTest())
     leaks = view.leaks()
     outlook = _Outlook(tracked, leaks, capacity or {}, view.last_step)
-    job = sorted({process.rank for process in tracked.processes if process.rank is not None})
-    found = [_finding(cause, job, outlook) for cause in find_causes(leaks)]
+    found = [_finding(cause, LEAK, tracked.subjects, outlook) for cause in find_causes(leaks)]
+    found += [_finding(cause, LEAK_CANDIDATE, tracked.subjects, outlook) for cause in find_causes(view.short_leaks())]
     found = [finding for finding in found if finding.bytes_per_step >= options.min_bytes_per_step]
-    found.sort(key=lambda finding: (-finding.bytes, finding.file, finding.line, finding.ranks))
-    return found + _notes(tracked, job, view.last_step, max(options.min_steps, STRICT.min_steps))
+    found.sort(key=lambda one: (one.kind != LEAK, -one.bytes, one.file, one.line, one.ranks, one.processes))
+    return found + _notes(tracked, max(options.min_steps, STRICT.min_steps))
 
 
 class _View:
@@ -100,6 +116,7 @@ class _View:
         self.last_step = _last_steps(tracked)
         sites = tracked.sites
         self.count = len(sites["process"])
+        self.found: frozenset[int] = frozenset()  # sites that leak, once leaks() was called
         self.site_last = self.last_step[np.asarray(sites["process"], dtype=np.int64)]
 
         points = tracked.site_steps
@@ -129,8 +146,27 @@ class _View:
             for site in np.flatnonzero(known).tolist():
                 if site not in found and (growth := self.growth(site, CORROBORATE)):
                     found[site] = growth
+        self.found = frozenset(found)
         stacks: dict[int, tuple[Frame, ...]] = {}
         return [self._leak(site, found[site], stacks) for site in sorted(found)]
+
+    def short_leaks(self) -> list[Leak]:
+        """Sites of subjects with too few steps for a verdict that kept something in each of them; after
+        `leaks`, which may know the cause from another subject."""
+        if not self.count:
+            return []
+        first, last = np.asarray(self.tracked.sites["first_step"], dtype=np.int64), self.site_last
+        worth = (last >= WARM_UP + FEWEST_FOR_A_CANDIDATE) & (last < WARM_UP + STRICT.min_steps)
+        worth &= (first <= FIRST_STEP) & (np.diff(self.first_birth) >= last - WARM_UP)
+        subjects = self.tracked.subjects
+        over = np.array([subjects.is_over(subjects.of(n)) for n in range(len(self.tracked.processes))])
+        worth &= ~over[np.asarray(self.tracked.sites["process"], dtype=np.int64)]
+        stacks: dict[int, tuple[Frame, ...]] = {}
+        return [
+            self._leak(site, growth, stacks)
+            for site in np.flatnonzero(worth).tolist()
+            if site not in self.found and (growth := self._short_growth(site))
+        ]
 
     def candidates(self) -> npt.NDArray[np.intp]:
         """Sites worth a look: they hold more in the last third of the steps than in the one before, and at the end.
@@ -154,10 +190,20 @@ class _View:
         return np.flatnonzero(long & (third > second) & (level > second) & births)
 
     def growth(self, site: int, limits: Thresholds) -> Growth | None:
-        last = int(self.site_last[site])
-        if last < WARM_UP + limits.min_steps:
+        if int(self.site_last[site]) < WARM_UP + limits.min_steps:
             return None
-        # One place for all that comes before the second iteration, and one for each step from there on.
+        growth = find_growth(*self._series(site), int(self.tracked.sites["allocs"][site]), self.test, limits)
+        return None if growth is None else growth.later(WARM_UP)
+
+    def _short_growth(self, site: int) -> Growth | None:
+        levels, _, *births = self._series(site)
+        growth = kept_in_each_step(levels, births[0], births[1])
+        return None if growth is None else growth.later(WARM_UP)
+
+    def _series(self, site: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Bytes and blocks held at the end, bytes and blocks of the survivors born there; one place for all that comes
+        before the second iteration, and one for each step from there on."""
+        last = int(self.site_last[site])
         points = slice(self.first_point[site], self.first_point[site + 1])
         at = np.searchsorted(self.point_step[points], np.arange(WARM_UP, last + 1), side="right")
         births = slice(self.first_birth[site], self.first_birth[site + 1])
@@ -166,16 +212,8 @@ class _View:
         born_bytes, born_blocks = np.zeros((2, last - WARM_UP + 1), dtype=np.int64)
         np.add.at(born_bytes, places, self.birth_bytes[births][born])
         np.add.at(born_blocks, places, self.birth_blocks[births][born])
-        growth = find_growth(
-            np.r_[0, self.point_bytes[points]][at],
-            np.r_[0, self.point_blocks[points]][at],
-            born_bytes,
-            born_blocks,
-            int(self.tracked.sites["allocs"][site]),
-            self.test,
-            limits,
-        )
-        return None if growth is None else growth.later(WARM_UP)
+        levels = np.r_[0, self.point_bytes[points]][at], np.r_[0, self.point_blocks[points]][at]
+        return *levels, born_bytes, born_blocks
 
     def _until(self, step: Ints, held: Ints) -> tuple[Ints, Ints]:
         """Per site: sum of its levels over steps 0..step, and the level at the end of `step`."""
@@ -190,13 +228,18 @@ class _View:
     def _cause_keys(self) -> Ints:
         """A number per site, the same for the same stack in the same pool and kind of process."""
         sites = self.tracked.sites
-        child = np.array([not process.is_main for process in self.tracked.processes], dtype=np.uint64)
+        subjects = self.tracked.subjects
+        owners = [subjects.of(number) for number in range(len(self.tracked.processes))]
+        child = np.array([one.main != number for number, one in enumerate(owners)], dtype=np.uint64)
+        is_rank = np.array([one.rank is not None for one in owners], dtype=np.uint64)
+        process = np.asarray(sites["process"], dtype=np.int64)
         columns = np.stack(
             [
                 np.asarray(sites["device_type"], dtype=np.uint64),
                 np.asarray(sites["pool"], dtype=np.uint64),
                 _stack_ids(sites),
-                child[np.asarray(sites["process"], dtype=np.int64)],
+                child[process],
+                is_rank[process],
             ],
             axis=1,
         )
@@ -206,16 +249,17 @@ class _View:
     def _leak(self, site: int, growth: Growth, stacks: dict[int, tuple[Frame, ...]]) -> Leak:
         sites = self.tracked.sites
         number = int(sites["process"][site])
-        process = self.tracked.processes[number]
+        subject = self.tracked.subjects.of(number)
         stack_id = int(sites["stack_py"][site]) or int(sites["stack_c"][site])
         loop_id = self.tracked.step_stacks.get(number, 0)
         for wanted in (stack_id, loop_id):
             if wanted not in stacks:
                 stacks[wanted] = self.stack(wanted) if wanted else ()
         return Leak(
-            key=_rank_key(process, number),
+            key=self.tracked.subjects.number_of(number),
+            is_rank=subject.rank is not None,
             process=number,
-            in_child=not process.is_main,
+            in_child=subject.main != number,
             device_type=int(sites["device_type"][site]),
             device=int(sites["device"][site]),
             pool=int(sites["pool"][site]),
@@ -240,10 +284,6 @@ def _last_steps(tracked: Tracked) -> Ints:
     return np.minimum(complete, active)
 
 
-def _rank_key(process: Process, number: int) -> RankKey:
-    return (process.rank, process.attempt) if process.rank is not None else (-1 - number, 0)
-
-
 def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     python = np.asarray(sites["stack_py"], dtype=np.uint64)
     ids: npt.NDArray[np.uint64] = np.where(python != 0, python, np.asarray(sites["stack_c"], dtype=np.uint64))
@@ -260,6 +300,7 @@ class _Outlook:
 
     def __init__(self, tracked: Tracked, leaks: Iterable[Leak], capacity: Mapping[str, int], last_step: Ints) -> None:
         self._processes = tracked.processes
+        self._subjects = tracked.subjects
         self._capacity = capacity
         self._last_step = last_step
         self._growth: dict[str, float] = defaultdict(float)
@@ -278,7 +319,7 @@ class _Outlook:
             left = max(room - self._used[place], 0) / self._growth[place]
             if left > _NEVER:
                 continue
-            rank = self._processes[leak.process].rank
+            rank = self._subjects[leak.key].rank
             if leak.device_type == DeviceType.CPU:
                 where = f"host {self._processes[leak.process].host}".rstrip()
             else:
@@ -310,10 +351,11 @@ class _Outlook:
         return {place: max(sums.get((place, True), 0), sums.get((place, False), 0)) for place in places}
 
 
-def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
-    everything = _latest_attempts(cause.all_leaks)
-    per_rank = {key: _figures(leaks) for key, leaks in _by_rank(everything).items()}
-    ranks = tuple(sorted({leak.key[0] for leak in everything if leak.key[0] >= 0}))
+def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> Finding:
+    everything = _latest_attempts(cause.all_leaks, subjects)
+    per_rank = {subjects[number].key: _figures(leaks) for number, leaks in _by_subject(everything).items()}
+    members = [subjects[number] for number in sorted({leak.key for leak in everything})]
+    ranks = tuple(sorted(one.rank for one in members if one.rank is not None))
     sample = cause.largest
     growth = sample.growth
     file, line, function = cause.line
@@ -326,17 +368,17 @@ def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
         "rhythm": _rhythm(growth),
         "per_rank": per_rank,
         "sites": len({leak.stack_id for leak in everything}),
-        "absorbed": [_absorbed(part) for part in cause.absorbed],
+        "absorbed": [_absorbed(part, subjects) for part in cause.absorbed],
         "in_child": sample.in_child,
-        **outlook.full(everything),
+        **(outlook.full(everything) if kind == LEAK else {}),
     }
     total = sum(leak.growth.bytes for leak in everything)
     return Finding(
-        kind=LEAK,
+        kind=kind,
         severity="error" if confidence >= 0.9 else "warning",
         confidence=confidence,
         ranks=ranks,
-        scope=scope_of(ranks, job),
+        scope=scope_of(ranks, subjects.ranks) if ranks else ("single" if len(members) == 1 else "group"),
         device=_device(everything),
         pool=pool_name(sample.pool, sample.device_type),
         first_step=min(leak.growth.first_step for leak in everything),
@@ -351,26 +393,35 @@ def _finding(cause: Cause, job: list[int], outlook: _Outlook) -> Finding:
         evidence=evidence,
         advice=_advice(cause),
         saving_bytes=total,
+        processes=tuple(one.name for one in members if one.rank is None),
     )
 
 
-def _latest_attempts(leaks: list[Leak]) -> list[Leak]:
+def _latest_attempts(leaks: list[Leak], subjects: Subjects) -> list[Leak]:
     """A rank that was restarted is stated as it is now; its earlier life is over."""
-    latest: dict[int, int] = {}
+    latest: dict[int | None, int] = {}
     for leak in leaks:
-        latest[leak.key[0]] = max(leak.key[1], latest.get(leak.key[0], 0))
-    return [leak for leak in leaks if leak.key[1] == latest[leak.key[0]]]
+        one = subjects[leak.key]
+        latest[one.rank] = max(one.attempt, latest.get(one.rank, 0))
+    return [
+        leak
+        for leak in leaks
+        if subjects[leak.key].rank is None or subjects[leak.key].attempt == latest[subjects[leak.key].rank]
+    ]
 
 
-def _by_rank(leaks: list[Leak]) -> dict[str, list[Leak]]:
-    groups: dict[str, list[Leak]] = defaultdict(list)
+def _by_subject(leaks: list[Leak]) -> dict[int, list[Leak]]:
+    groups: dict[int, list[Leak]] = defaultdict(list)
     for leak in sorted(leaks, key=lambda leak: leak.key):
-        groups[str(leak.key[0]) if leak.key[0] >= 0 else "-"].append(leak)
+        groups[leak.key].append(leak)
     return groups
 
 
 def _figures(leaks: list[Leak]) -> dict[str, Any]:
     largest = max(leaks, key=lambda leak: leak.growth.bytes_per_step)
+    devices: dict[str, int] = defaultdict(int)
+    for leak in leaks:
+        devices[device_name(leak.device_type, leak.device)] += leak.growth.bytes
     return {
         "bytes": sum(leak.growth.bytes for leak in leaks),
         "bytes_per_step": sum(leak.growth.bytes_per_step for leak in leaks),
@@ -378,13 +429,14 @@ def _figures(leaks: list[Leak]) -> dict[str, Any]:
         "first_step": min(leak.growth.first_step for leak in leaks),
         "p_value": largest.growth.p_value,
         "device": _device(leaks),
+        "devices": dict(devices),
         "processes": len({leak.process for leak in leaks}),
     }
 
 
-def _absorbed(part: Cause) -> dict[str, Any]:
+def _absorbed(part: Cause, subjects: Subjects) -> dict[str, Any]:
     file, line, function = part.line
-    ranks = list(_by_rank(_latest_attempts(part.leaks)).values())
+    ranks = list(_by_subject(_latest_attempts(part.leaks, subjects)).values())
     return {
         "file": file,
         "line": line,
@@ -426,37 +478,42 @@ def _advice(cause: Cause) -> str:
     )
 
 
-def _notes(tracked: Tracked, job: list[int], last_step: Ints, min_steps: int) -> list[Finding]:
-    """An empty list of leaks means nothing for a rank that made too few steps: say so."""
-    steps: dict[RankKey, int] = {}
-    for number, process in enumerate(tracked.processes):
-        if process.is_main and last_step[number] >= -1 and number in tracked.last_complete_step:
-            steps[_rank_key(process, number)] = int(tracked.last_complete_step[number])
-    newest = {key: step for key, step in steps.items() if not any(k[0] == key[0] and k[1] > key[1] for k in steps)}
-    few = {key: step for key, step in newest.items() if step < WARM_UP + min_steps}
+def _notes(tracked: Tracked, min_steps: int) -> list[Finding]:
+    """An empty list of leaks means nothing for a subject that made too few steps: say so.
+
+    evidence: text, judged (how many subjects made enough).
+    """
+    subjects = tracked.subjects
+    heard = [one for one in subjects if one.main in tracked.last_complete_step and not subjects.is_over(one)]
+    few = [one for one in heard if tracked.last_complete_step[one.main] < WARM_UP + min_steps]
     if not few:
         return []
-    ranks = tuple(sorted(key[0] for key in few if key[0] >= 0))
-    most = max(0, *few.values())
-    who = "The program" if not ranks else f"Rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}"
-    text = (
-        f"{who}: {most} complete steps were seen; whether anything leaks is only said from {WARM_UP + min_steps} on. "
-        "Run longer, or call msmemscope.step() once per iteration."
+    judged = len(heard) - len(few)
+    ranks = tuple(sorted(one.rank for one in few if one.rank is not None))
+    most = max(0, *(tracked.last_complete_step[one.main] for one in few))
+    counted = any(tracked.boundaries.get(one.main) for one in few)
+    note = Finding(
+        kind=TOO_FEW_STEPS,
+        severity="info",
+        confidence=1.0,
+        ranks=ranks,
+        scope=scope_of(ranks, subjects.ranks),
+        device="",
+        pool="",
+        first_step=0,
+        last_step=most,
+        bytes=0,
+        bytes_per_step=0.0,
+        blocks=0,
+        processes=tuple(one.name for one in few if one.rank is None),
     )
-    return [
-        Finding(
-            kind=TOO_FEW_STEPS,
-            severity="info",
-            confidence=1.0,
-            ranks=ranks,
-            scope=scope_of(ranks, job),
-            device="",
-            pool="",
-            first_step=0,
-            last_step=most,
-            bytes=0,
-            bytes_per_step=0.0,
-            blocks=0,
-            evidence={"text": text},
-        )
-    ]
+    names = [replace(note, processes=()).who] if ranks else []
+    names += [replace(note, ranks=()).who] if note.processes else []
+    who = at_the_start(" and ".join(names))
+    if judged and not counted:
+        text = f"{who}: no steps were seen, so nothing is said about leaks there; {judged} others were judged."
+    else:
+        enough = WARM_UP + min_steps
+        text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "
+        text += "Run longer." if counted else "Run longer, or call msmemscope.step() once per iteration."
+    return [replace(note, evidence={"text": text, "judged": judged})]

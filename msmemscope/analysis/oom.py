@@ -5,7 +5,8 @@ the kind OUT_OF_MEMORY, one for each line that asked, over all ranks.
 
 evidence:
     text            the sentence
-    incidents       how many, over all ranks; per_rank: rank ("-" for none) -> {step, device, bytes asked, incidents}
+    incidents       how many, over all ranks; per_rank: rank, or name of a process that is none -> {step, device, bytes
+                    asked, incidents}
     recovered       the program got its memory at the next attempt
     failures        of the first incident, in order: {function, code, bytes, pool}
     alive           of the first incident, by line and pool, largest first: {file, line, function, pool, owner, bytes,
@@ -28,8 +29,8 @@ from msmemscope.analysis.findings import (
     LEAK,
     OUT_OF_MEMORY,
     Finding,
+    at_the_start,
     device_name,
-    fold_ranks,
     format_bytes,
     place_text,
     pool_name,
@@ -43,6 +44,7 @@ from msmemscope.vocabulary import DeviceType, Flag, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.subjects import Subject
     from msmemscope.tables import Frame
 
 BEFORE = "before recording began"
@@ -81,18 +83,27 @@ def find_out_of_memory(
 ) -> list[Finding]:
     """One finding for each line that ran out of memory, those that ended in failure first. text: of a string id."""
     options = options or OomOptions()
+    subjects = tracked.subjects
+    number = {process.ring: at for at, process in enumerate(tracked.processes)}
+
+    def subject_of(incident: Incident) -> Subject:
+        return subjects.of(number[incident.process.ring])
+
     groups: dict[tuple[Any, ...], list[Incident]] = {}
     for incident in incidents:
         frame = _line(_site(incident, stack))
         key = (frame.file, frame.line) if frame else ("", 0)
-        groups.setdefault((incident.recovered, *key), []).append(incident)
-    job = sorted({process.rank for process in tracked.processes if process.rank is not None})
-    found = [_finding(group, job, stack, text, use_at, leaks, options) for group in groups.values()]
+        is_rank = subject_of(incident).rank is not None
+        groups.setdefault((incident.recovered, is_rank, *key), []).append(incident)
+    found = [
+        _finding(group, subject_of, subjects.ranks, stack, text, use_at, leaks, options) for group in groups.values()
+    ]
     return sorted(found, key=lambda one: (one.severity != "error", one.first_step, one.file, one.line))
 
 
 def _finding(
     group: Sequence[Incident],
+    subject_of: Callable[[Incident], Subject],
     job: Sequence[int],
     stack: StackOf,
     text: Callable[[int], str],
@@ -107,7 +118,8 @@ def _finding(
     use = _use(first, use_at(first.process.ring, device, first.first.ts))
     alive = _alive(first, stack)
     pools = _pools(first)
-    ranks = tuple(sorted({one.process.rank for one in group if one.process.rank is not None}))
+    members = {subject_of(one) for one in group}
+    ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
     others = _others(first, use)
     evidence: dict[str, Any] = {
         "incidents": len(group),
@@ -121,7 +133,7 @@ def _finding(
         "device_used": use.used,
         "device_total": use.total,
         "others_bytes": others,
-        "per_rank": _per_rank(group),
+        "per_rank": _per_rank(group, subject_of),
     }
     finding = Finding(
         kind=OUT_OF_MEMORY,
@@ -141,7 +153,8 @@ def _finding(
         line=frame.line if frame else 0,
         function=frame.function if frame else "",
         evidence=evidence,
-        advice=_advice(first, use, others, pools, alive, leaks),
+        advice=_advice(first, subject_of(first), use, others, pools, alive, leaks),
+        processes=tuple(sorted(one.name for one in members if one.rank is None)),
     )
     evidence["text"] = _sentence(finding, first)
     return finding
@@ -222,12 +235,11 @@ def _failure(failure: Failure, device_type: int, text: Callable[[int], str]) -> 
     }
 
 
-def _per_rank(group: Iterable[Incident]) -> dict[str, dict[str, Any]]:
+def _per_rank(group: Iterable[Incident], subject_of: Callable[[Incident], Subject]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for one in group:
-        rank = "-" if one.process.rank is None else str(one.process.rank)
         entry = found.setdefault(
-            rank,
+            subject_of(one).key,
             {
                 "step": one.step,
                 "device": device_name(one.device_type, one.device),
@@ -244,8 +256,7 @@ def _per_rank(group: Iterable[Incident]) -> dict[str, dict[str, Any]]:
 
 def _sentence(finding: Finding, first: Incident) -> str:
     evidence = finding.evidence
-    count = len(finding.ranks)
-    who = "The program" if not count else f"Rank{'' if count == 1 else 's'} {fold_ranks(finding.ranks)}"
+    who = at_the_start(finding.who)
     did = "was out of memory and got it at the next attempt" if first.recovered else "ran out of memory"
     parts = [f"{who} {did} on {finding.device or 'a device'} in step {first.step:,}"]
     parts.append(f"{format_bytes(first.asked)} asked for at {finding.where}")
@@ -263,6 +274,7 @@ def _sentence(finding: Finding, first: Incident) -> str:
 
 def _advice(
     incident: Incident,
+    subject: Subject,
     use: DeviceUse,
     others: int | None,
     pools: Sequence[Mapping[str, Any]],
@@ -270,10 +282,8 @@ def _advice(
     leaks: Sequence[Finding],
 ) -> str:
     """The first that applies of: a leak, a request larger than the card, fragmentation, other processes, one line."""
-    rank = incident.process.rank
     for leak in leaks:
-        concerns = rank in leak.ranks if rank is not None else not leak.ranks
-        if leak.kind == LEAK and concerns and _devices_alike(leak, incident):
+        if leak.kind == LEAK and leak.concerns(subject) and _devices_alike(leak, incident):
             return f"Mend the leak at {leak.place} first: it keeps {format_bytes(leak.bytes_per_step)} per step."
     if use.total and incident.asked > use.total:
         return (

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 FIRST_STEP = 2
 """The first step that counts, as in upstream: what the first iteration allocates is not typical."""
@@ -18,10 +19,17 @@ WARM_UP = FIRST_STEP - 1
 """The last step of what is not typical."""
 
 
-def allocations_by_part(steps: Mapping[str, Any]) -> dict[str, int]:
+def allocations_by_part(steps: Mapping[str, Any], last: npt.NDArray[np.int64]) -> dict[str, int]:
     """How many allocations the steps of a run cover, by the tracker's table of steps: `before` the second iteration,
-    `in` the complete steps from there on, and `after` them, in the step that each process left open."""
-    complete, allocs = np.asarray(steps["complete"]).astype(bool), np.asarray(steps["allocs"]).astype(np.int64)
-    typical = np.asarray(steps["step"]) >= FIRST_STEP
+    `in` the complete steps from there on, and `after` them, in the step that was left open.
+
+    last: by process, the last complete step of whom it works for. Processes without any are left out where there are
+    others: what no steps are seen of is told by itself, and says nothing about those that have them.
+    """
+    last = last[np.asarray(steps["process"], np.int64)]
+    step = np.asarray(steps["step"]).astype(np.int64)
+    counted = last >= FIRST_STEP if (last >= FIRST_STEP).any() else np.ones(len(last), bool)
+    allocs = np.where(counted, np.asarray(steps["allocs"]).astype(np.int64), 0)
+    complete, typical = step <= last, step >= FIRST_STEP
     parts = {"before": complete & ~typical, "in": complete & typical, "after": ~complete}
     return {name: int(allocs[rows].sum()) for name, rows in parts.items()}

@@ -1,4 +1,4 @@
-"""`msmemscope summary RUN [--rank R]`: prints what was found in a recorded run. Writes no files."""
+"""`msmemscope summary RUN [--rank R | --pid P]`: prints what was found in a recorded run. Writes no files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from msmemscope.cli.run_directory import open_run_directory, read_run_info
 @click.command(context_settings=HELP)
 @click.argument("run")
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Only this rank.")
-def command(run: str, rank: int | None) -> int:
-    """Print the verdict on a recorded run, or on one of its ranks, on stdout.
+@click.option("--pid", type=click.IntRange(min=1), metavar="P", help="Only this process and its workers.")
+def command(run: str, rank: int | None, pid: int | None) -> int:
+    """Print the verdict on a recorded run, or on one of its ranks or processes, on stdout.
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
@@ -23,6 +24,6 @@ def command(run: str, rank: int | None) -> int:
     read_run_info(path)
     console = importlib.import_module("msmemscope.report.console")
     with progress_bar() as progress:
-        text = console.summary_text(path, rank=rank, progress=progress)
+        text = console.summary_text(path, rank=rank, pid=pid, progress=progress)
     click.echo(text)
     return 0

@@ -32,6 +32,7 @@ import zmq
 from msmemscope._native import ObjectNames, RingReader, cut_bytes, keep_freed_memory
 from msmemscope.aggregate import wire
 from msmemscope.collect import unwatched
+from msmemscope.collect.lives import Life, Lives
 from msmemscope.collect.presence import AGENT, CLOSING, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.collect.usage import Recorded, Usage, npus_in, pid_namespace
@@ -75,6 +76,7 @@ class Feed:
     def __init__(self, path: Path, spools: Path) -> None:
         self.path = path
         self.reader = RingReader(str(path))
+        self.life: Life | None = None
         self.identity = self._describe()
         self.id = int(self.identity["ring_id"])
         self.spool = Spool(spools / f"{self.id:016x}.spool", self.id)
@@ -153,7 +155,11 @@ class Feed:
         self.path.unlink(missing_ok=True)
 
     def _describe(self) -> dict[str, Any]:
-        return {name: value for name, value in self.reader.header().items() if name not in _PLACES}
+        found = {name: value for name, value in self.reader.header().items() if name not in _PLACES}
+        if self.life is not None:
+            found["command"] = self.life.command or found["command"]
+            found["ended_ns"], found["ended_by"] = self.life.ended_ns, self.life.ended_by
+        return found
 
 
 class Agent:
@@ -167,6 +173,7 @@ class Agent:
         self._settings = Settings.of(session)
         self._spools = spool_directory(session_dir, session)
         self._feeds: dict[str, Feed] = {}
+        self._lives = Lives()
         self._by_id: dict[int, Feed] = {}
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
@@ -223,6 +230,7 @@ class Agent:
         if now >= self._next_look:
             self._next_look = now + self._settings.interval_ms / 1000
             self._open_new()
+            self._lives.look(now)  # often, for a status can be read best before its process is waited for
             self._decide_to_finish(now)
         fast = False
         for feed in self._open_feeds():
@@ -269,6 +277,7 @@ class Agent:
             return
         self._feeds[path.name] = self._by_id[feed.id] = feed
         self._next_usage = 0.0  # a short process may not be there at the next sample
+        feed.life = self._lives.follow(int(feed.identity["pid"]), int(feed.identity["process_start"]))
 
     def _decide_to_finish(self, now: float) -> None:
         if self._finishing is not None:

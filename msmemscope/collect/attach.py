@@ -75,24 +75,25 @@ def _watch_torch() -> None:
 
 
 def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> None:
-    global _identified
     if not _identified:
-        _identified = True
-        _identify_from_process_group()
+        identify()
     _optimizers.after_step(optimizer, args, kwargs)
 
 
-def _identify_from_process_group() -> None:
-    """The rank that torch.distributed knows, for launchers that set no RANK (mp.spawn, an engine's own)."""
+def identify() -> None:
+    """Tells the rank that torch.distributed knows, for launchers that set no RANK (mp.spawn, an engine's own). There
+    may be a process group only later: asked again at every step until there is."""
+    global _identified
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
+    _identified = True
     _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
 
 
 def _after_fork_in_child() -> None:
     global _identified
-    _identified = True  # a child belongs to its parent's rank, whatever it sets up for itself
+    _identified = False  # it may come to a process group of its own; one that makes no steps is never asked
 
 
 def _walk_is_right() -> bool:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+from msmemscope import _native
 from msmemscope.collect.config import Config
 from msmemscope.collect.leaving import LAUNCHER, wait_at_exit
 from msmemscope.collect.place import LEAST_OUTPUT_BYTES, choose_place, free_bytes
@@ -23,7 +24,7 @@ WAIT_S = 60.0
 
 def join_or_create(config: Config) -> Session:
     """The session of this node's job, made if need be. Raises MemscopeError when it cannot be had."""
-    launched = "RANK" in os.environ
+    launched = _native.launched_rank() >= 0  # then its parent is the parent of all ranks of this node
     owner = os.getppid() if launched else os.getpid()
     name = f"msmemscope-{os.getuid()}-{owner}-{process_start(owner)}"
     deadline = time.monotonic() + WAIT_S
@@ -52,7 +53,7 @@ def join_or_create(config: Config) -> Session:
     wait_at_exit(session)
     # Children that are exec'ed (DataLoader workers under spawn) find the session through msmemscope.pth. Where the
     # library is preloaded into them too, it reads the options here, before Python is up.
-    variables = session.environment(distributed=False)
+    variables = session.environment()
     del variables["LD_PRELOAD"]
     os.environ.update(variables)
     return session

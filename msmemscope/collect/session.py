@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
-DISTRIBUTED_VARIABLE = "MSMEMSCOPE_DISTRIBUTED"
 FINISH = "finish"  # this file says: the program has ended, drain and stop
 ALONE = "alone"  # an aggregator's argument: nobody else is left, read the rings and remove the session
 HOOK_LIBRARY = "libascend_kernel_hook.so"
@@ -112,7 +111,7 @@ class Session:
             json.dump(self.facts, file)
         os.replace(path + "~", path)
 
-    def environment(self, *, distributed: bool) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The variables of a watched process, beyond those it has. The hook library reads them before Python
         is up, so they say all that it needs."""
         config = self.config
@@ -126,8 +125,6 @@ class Session:
             "MSMEMSCOPE_SORTS": str(config.sorts),
             "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
         }
-        if distributed:
-            variables[DISTRIBUTED_VARIABLE] = "1"
         preloaded = os.environ.get("LD_PRELOAD", "")
         if hook_library() not in preloaded.replace(" ", ":").split(":"):
             preloaded = f"{hook_library()}:{preloaded}" if preloaded else hook_library()

@@ -23,7 +23,7 @@ from msmemscope.analysis.blocks import (
     rows_by_ring,
     track,
 )
-from msmemscope.analysis.findings import LEAK, Finding
+from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding
 from msmemscope.analysis.incidents import Incidents, find_incidents
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.analysis.oom import DeviceUse, find_out_of_memory
@@ -71,7 +71,7 @@ def analyse(
         room = capacity(run)
         findings += find_leaks(tracked, run.stack, capacity=room)
         # Without leaks nobody asks for the blocks, and another pass over the events is not for nothing.
-        if any(finding.kind == LEAK for finding in findings):
+        if any(finding.kind in (LEAK, LEAK_CANDIDATE) for finding in findings):
             leaked, mappings = alive_at_last_step(run, tracked)
             leaked["kernel"] = launches_before(run, tracked, leaked)
             sites = segment_sites(leaked, lay_out(leaked, mappings))

@@ -43,7 +43,9 @@ LEAK_COLUMNS = (
     "function",
     "owner",
     "stack",
+    "processes",
 )
+NAME_SEPARATOR = "; "
 STACK_SEPARATOR = " < "  # innermost frame first: `a < b` reads "a, called by b"
 
 _FINDINGS_SCHEMA = pa.schema(
@@ -69,6 +71,7 @@ _FINDINGS_SCHEMA = pa.schema(
         ("advice", pa.string()),
         ("saving_bytes", pa.int64()),
         ("sentence", pa.string()),
+        ("processes", pa.list_(pa.string())),
     ]
 )
 
@@ -79,7 +82,7 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
     cluster.mkdir(mode=0o700, exist_ok=True)
     steps = steps_table(tracked)
     return [
-        write_leaks(cluster / "leaks.csv", summary.leaks),
+        write_leaks(cluster / "leaks.csv", [*summary.leaks, *summary.candidates]),
         write_csv_table(cluster / "steps.csv", steps),
         write_json(cluster / "summary.json", summary.as_json()),
         write_parquet(run_path / "steps.parquet", steps),
@@ -111,6 +114,7 @@ def write_leaks(path: Path, findings: Sequence[Finding]) -> Path:
                     harmless(finding.function),
                     harmless(finding.owner),
                     harmless(STACK_SEPARATOR.join(frame_text(frame) for frame in finding.site)),
+                    harmless(NAME_SEPARATOR.join(finding.processes)),
                 ]
             )
     return path

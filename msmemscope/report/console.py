@@ -21,6 +21,7 @@ from msmemscope.analysis.findings import Finding, device_name, fold_ranks, forma
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.analysis.subjects import Subject, Subjects
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.dump_rows import frame_text
@@ -62,30 +63,59 @@ class Section:
     tone: str = "plain"
 
 
-def sections(analysis: Analysis, rank: int | None = None) -> list[Section]:
-    """Everything that is said, in order. `rank`: only this rank, without limits on the number of lines."""
+Only = Sequence[Subject] | None  # the subjects that are asked for; None: all, with limits on the number of lines
+
+
+def sections(analysis: Analysis, only: Only = None) -> list[Section]:
+    """Everything that is said, in order."""
     summary = analysis.summary
     return [
         _job(summary),
-        *_findings(summary, rank),
-        *_ranks(summary, rank),
-        *_leaked_blocks(analysis, rank),
-        *_gaps(analysis, rank),
-        *([_verdict(analysis)] if rank is None else []),
+        *_findings(summary, only),
+        *_holdings(summary, only),
+        *_leaked_blocks(analysis, only),
+        *_gaps(analysis, only),
+        *([_verdict(analysis)] if only is None else []),
     ]
 
 
-def plain_text(analysis: Analysis, rank: int | None = None) -> str:
-    return "\n".join(line for section in sections(analysis, rank) for line in _plain(section))
+def plain_text(analysis: Analysis, rank: int | None = None, pid: int | None = None) -> str:
+    """`rank`, `pid`: only this rank, or the subject of this process. InputError when it is not there."""
+    only = _chosen(analysis, rank, pid)
+    return "\n".join(line for section in sections(analysis, only) for line in _plain(section))
 
 
-def summary_text(path: str | Path, *, rank: int | None = None, progress: Progress | None = None) -> str:
-    """What `msmemscope summary` prints. RunError for a directory that is no run; InputError for an unknown rank."""
+def summary_text(
+    path: str | Path, *, rank: int | None = None, pid: int | None = None, progress: Progress | None = None
+) -> str:
+    """What `msmemscope summary` prints. RunError for a directory that is no run; InputError for an unknown rank or
+    process."""
     run = Run(path)
+    _check_there(run, rank, pid)
+    return plain_text(analyse(run, progress=progress), rank, pid)
+
+
+def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:
+    if rank is None and pid is None:
+        return None
+    processes, subjects = analysis.tracked.processes, analysis.tracked.subjects
+    _check_there(analysis.run, rank, pid)
+    return [
+        subject
+        for subject in subjects
+        if (rank is None or processes[subject.main].rank == rank)
+        and (pid is None or any(processes[member].pid == pid for member in subject.members))
+    ]
+
+
+def _check_there(run: Run, rank: int | None, pid: int | None) -> None:
     if rank is not None and rank not in run.ranks:
-        there = f"its ranks are {fold_ranks(run.ranks)}" if run.ranks else "its processes are no ranks"
-        raise InputError(f"{path}: no rank {rank} was recorded; {there}")
-    return plain_text(analyse(run, progress=progress), rank)
+        there = f"its ranks are {fold_ranks(run.ranks)}" if run.ranks else "its processes are no ranks: use --pid"
+        raise InputError(f"{run.path}: no rank {rank} was recorded; {there}")
+    pids = sorted({process.pid for process in run.processes})
+    if pid is not None and pid not in pids:
+        there = ", ".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
+        raise InputError(f"{run.path}: no process {pid} was recorded; its processes are {there or 'none'}")
 
 
 def print_text(text: str, stream: IO[str] | None = None) -> None:
@@ -105,7 +135,9 @@ def print_text(text: str, stream: IO[str] | None = None) -> None:
 
 
 _STYLES = (
+    ("Died", "bold red"),
     ("LEAK", "bold red"),
+    ("CANDIDATE", "bold yellow"),
     ("OUT OF MEMORY", "bold red"),
     ("====== ERROR", "red"),
     ("====== SUMMARY", "red"),
@@ -139,12 +171,15 @@ def _plain(section: Section) -> Iterator[str]:
 
 
 def _job(summary: Summary) -> Section:
-    ranks = f"ranks {fold_ranks(summary.ranks)} of {summary.world_size}" if summary.ranks else "no ranks"
+    ranks = f"rank{'' if len(summary.ranks) == 1 else 's'} {fold_ranks(summary.ranks)} of {summary.world_size}"
+    who = [*([ranks] if summary.ranks else []), *([_few(summary.others)] if summary.others else [])]
     hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {', '.join(summary.hosts) or 'unknown'}"
     processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
-    lines = [f"{ranks} on {hosts}, {processes}"]
+    lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]
     if summary.attempts > 1:
         lines[0] += f", {summary.attempts} attempts"
+    if summary.deaths:
+        lines.insert(0, "Died: " + "; ".join(summary.deaths))
     if summary.last_step is None:
         lines.append(f"{summary.events:,} events; no complete step was seen")
     else:
@@ -172,23 +207,25 @@ def _few(names: Sequence[str]) -> str:
 # --- findings -----------------------------------------------------------------------------------------------------
 
 
-def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
-    ran_out = [finding for finding in summary.out_of_memory if rank is None or rank in finding.ranks]
-    for number, finding in enumerate(ran_out[: None if rank is not None else _INCIDENTS], 1):
+def _findings(summary: Summary, only: Only) -> Iterator[Section]:
+    ran_out = _about(summary.out_of_memory, only)
+    for number, finding in enumerate(ran_out[: None if only is not None else _INCIDENTS], 1):
         tone = "bad" if finding.severity == "error" else "doubt"
         yield Section(title=f"OUT OF MEMORY {number}  {finding.sentence}", lines=tuple(_memory(finding)), tone=tone)
-    hidden = len(ran_out) - _INCIDENTS if rank is None else 0
+    hidden = len(ran_out) - _INCIDENTS if only is None else 0
     if hidden > 0 or summary.left_out_incidents:
         more = max(hidden, 0) + summary.left_out_incidents
         yield Section(title=f"Note: out of memory {more:,} more times: cluster/summary.json", tone="doubt")
-    leaks = [finding for finding in summary.leaks if rank is None or rank in finding.ranks]
-    if leaks:
-        for number, finding in enumerate(leaks, 1):
-            yield Section(title=f"LEAK {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="bad")
-    elif not summary.leaks_looked_for:
+    leaks, candidates = _about(summary.leaks, only), _about(summary.candidates, only)
+    for number, finding in enumerate(leaks, 1):
+        yield Section(title=f"LEAK {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="bad")
+    for number, finding in enumerate(candidates, 1):
+        yield Section(title=f"CANDIDATE {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="doubt")
+    notes = _about(summary.notes, only)
+    if not summary.leaks_looked_for:
         yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
-    elif summary.last_step is not None and not summary.notes:
-        where = "" if rank is None else f" on rank {rank}"
+    elif not leaks and summary.is_judged and (only is None or not notes):
+        where = "" if only is None else f" in {' and '.join(subject.label for subject in only)}"
         if summary.share_after_steps < _MUCH_AFTER_STEPS:
             yield Section(title=f"No leak was found{where}.", tone="good")
         else:
@@ -198,9 +235,12 @@ def _findings(summary: Summary, rank: int | None) -> Iterator[Section]:
                 "came after them, where no step was told: call msmemscope.step() once per iteration there.",
                 tone="doubt",
             )
-    for note in summary.notes:
-        if rank is None or not note.ranks or rank in note.ranks:
-            yield Section(title=f"Note: {note.sentence}", tone="doubt")
+    for note in notes:
+        yield Section(title=f"Note: {note.sentence}", tone="doubt")
+
+
+def _about(findings: Iterable[Finding], only: Only) -> list[Finding]:
+    return [one for one in findings if only is None or any(one.concerns(subject) for subject in only)]
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:
@@ -251,12 +291,13 @@ def _memory(finding: Finding) -> Iterator[str]:
 
 def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
-    leaks = analysis.summary.leaks
+    leaks, candidates = analysis.summary.leaks, analysis.summary.candidates
     if leaks:
-        said = "; ".join(f"{_who(finding)} at {finding.place}" for finding in leaks[:3])
-        more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
-        verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {said}{more}"
-    elif not analysis.summary.leaks_looked_for or analysis.summary.notes or analysis.summary.last_step is None:
+        verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {_places(leaks)}"
+    elif candidates:
+        plural = "" if len(candidates) == 1 else "s"
+        verdict = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {_places(candidates)}"
+    elif not analysis.summary.is_judged:
         verdict = "nothing can be said about leaks"
     elif analysis.summary.share_after_steps >= _MUCH_AFTER_STEPS:
         share = 1 - analysis.summary.share_after_steps
@@ -267,39 +308,50 @@ def _verdict(analysis: Analysis) -> Section:
     if failed:
         where = f" at {failed[0].place}" if failed[0].file else ""
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        verdict = f"{_who(failed[0])} ran out of memory{where}{more}; {verdict}"
+        verdict = f"{failed[0].who} ran out of memory{where}{more}; {verdict}"
     return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
 
 
-def _who(finding: Finding) -> str:
-    if not finding.ranks:
-        return "the program"
-    return f"rank{'' if len(finding.ranks) == 1 else 's'} {fold_ranks(finding.ranks)}"
+def _places(findings: Sequence[Finding]) -> str:
+    said = "; ".join(f"{finding.who} at {finding.place}" for finding in findings[:3])
+    return said + (f" and {len(findings) - 3} more" if len(findings) > 3 else "")
 
 
-# --- ranks --------------------------------------------------------------------------------------------------------
+# --- ranks and processes --------------------------------------------------------------------------------------------
 
 
-def _ranks(summary: Summary, rank: int | None) -> Iterator[Section]:
-    chosen = [h for h in summary.holdings if rank is None or h.rank == rank]
+def _holdings(summary: Summary, only: Only) -> Iterator[Section]:
+    chosen = [h for h in summary.holdings if only is None or any(_is_of(h, subject) for subject in only)]
     if not chosen:
         return
     shown = chosen
-    if rank is None and len(chosen) > _ROWS:
-        shown = sorted(chosen, key=lambda h: (-h.leaked_bytes, -h.peak_bytes))[:_ROWS]
-        shown = sorted(shown, key=lambda h: (-1 if h.rank is None else h.rank, h.attempt, h.device, h.pool))
+    if only is None and len(chosen) > _ROWS:
+        keep = {id(h) for h in sorted(chosen, key=lambda h: (-h.leaked_bytes, -h.peak_bytes))[:_ROWS]}
+        shown = [h for h in chosen if id(h) in keep]
+    kinds = {"process" if holding.rank is None else "rank" for holding in shown}
     yield Section(
-        header=("rank", "device", "pool", "peak", "last step", "growth/step", "leaks", "leaked"),
+        header=(" or ".join(sorted(kinds, reverse=True)), *_COLUMNS),
         rows=tuple(_row(holding) for holding in shown),
     )
     if len(shown) < len(chosen):
         yield Section(lines=(f"  ... {len(chosen) - len(shown)} more rows: cluster/summary.json",))
 
 
+_COLUMNS = ("device", "pool", "peak", "last step", "growth/step", "leaks", "leaked")
+
+
+def _is_of(holding: Holding, subject: Subject) -> bool:
+    return (holding.rank, holding.process or subject.name, holding.attempt) == (
+        subject.rank,
+        subject.name,
+        subject.attempt,
+    )
+
+
 def _row(holding: Holding) -> tuple[str, ...]:
-    rank = "-" if holding.rank is None else str(holding.rank)
+    who = holding.process if holding.rank is None else str(holding.rank)
     return (
-        f"{rank} (attempt {holding.attempt})" if holding.attempt else rank,
+        f"{who} (attempt {holding.attempt})" if holding.attempt and holding.rank is not None else who,
         holding.device,
         holding.pool,
         format_bytes(holding.peak_bytes),
@@ -313,23 +365,21 @@ def _row(holding: Holding) -> tuple[str, ...]:
 # --- upstream's blocks per device -----------------------------------------------------------------------------------
 
 
-def _leaked_blocks(analysis: Analysis, rank: int | None) -> Iterator[Section]:
+def _leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
     """Upstream's list of blocks at exit, but of those only that the leak analysis stands for.
 
     Upstream lists whatever outlived a step once, freed since or not; here a block is listed when it was alive at the
     end of the last complete step and was allocated by a finding's line, on its ranks, in its steps.
     """
-    devices = list(_blocks_by_device(analysis, rank))
+    devices = list(_blocks_by_device(analysis, only))
     for number, (name, rows) in enumerate(devices):
-        if rank is None and number == _DEVICES:
+        if only is None and number == _DEVICES:
             yield Section(
-                lines=(
-                    f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --rank R",
-                )
+                lines=(f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --pid P",)
             )
             return
         live = analysis.leaked
-        shown = rows if rank is not None else rows[:_BLOCKS]
+        shown = rows if only is not None else rows[:_BLOCKS]
         lines = [
             f"{_pool_title(_pool_of(live, row))}: {int(live['size'][row]) / MIB:.6f} MB at {int(live['ptr'][row]):#x}, "
             f"kernel_{int(live['kernel'][row])}, allocated in step {int(live['step'][row])}"
@@ -346,13 +396,14 @@ def _pool_of(live: Any, row: int) -> str:
     return pool_name(int(live["pool"][row]), int(live["device_type"][row]))
 
 
-def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[str, Any]]:
+def _blocks_by_device(analysis: Analysis, only: Only) -> Iterator[tuple[str, Any]]:
     tracked, live = analysis.tracked, analysis.leaked
     leaks = analysis.summary.leaks
     if not leaks or not len(live["ptr"]):
         return
     marks = np.zeros(len(live["ptr"]), bool)
-    ranks = tracked.ranks[live["process"]]
+    subjects = tracked.subjects
+    owners = np.array([subjects.number_of(n) for n in range(len(tracked.processes))], np.int64)[live["process"]]
     stacks = np.where(live["stack_py"] != 0, live["stack_py"], live["stack_c"])
     distinct, inverse = np.unique(stacks, return_inverse=True)
     lines = [_user_line(analysis.run.stack(int(stack))) for stack in distinct]
@@ -364,22 +415,27 @@ def _blocks_by_device(analysis: Analysis, rank: int | None) -> Iterator[tuple[st
             *((p["file"], p["line"]) for p in finding.evidence.get("absorbed") or []),
         }
         match = np.array([line in wanted for line in lines], bool)[inverse]
-        match &= np.isin(ranks, finding.ranks) if finding.ranks else ranks < 0
+        match &= np.isin(owners, [number for number, one in enumerate(subjects) if finding.concerns(one)])
         first = finding.first_step if finding.first_step >= FIRST_STEP else 0  # the first iteration may be step 0
         match &= (live["step"] >= first) & (live["step"] <= finding.last_step)
         marks |= match & np.array([pool == finding.pool for pool in pools], bool)[pool_of]
-    if rank is not None:
-        marks &= ranks == rank
+    if only is not None:
+        marks &= np.isin(owners, [number for number, one in enumerate(subjects) if one in only])
     rows = np.flatnonzero(marks)
-    keys = np.stack([ranks[rows], live["device_type"][rows], live["device"][rows]], axis=1)
+    keys = np.stack([owners[rows], live["device_type"][rows], live["device"][rows]], axis=1)
     distinct_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
     for number, (owner, device_type, device) in enumerate(distinct_keys.tolist()):
         mine = rows[inverse.reshape(-1) == number]
         name = device_name(device_type, device)
         yield (
-            name if owner < 0 else f"{name} of rank {owner}",
+            _on(name, subjects[owner], subjects),
             mine[np.lexsort((live["allocation_id"][mine], live["step"][mine]))],
         )
+
+
+def _on(device: str, subject: Subject, subjects: Subjects) -> str:
+    """Whose device: "npu:0 of rank 3"; of the only program there is, "npu:0"."""
+    return device if subject.rank is None and len(subjects) == 1 else f"{device} of {subject.label}"
 
 
 def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:
@@ -389,21 +445,21 @@ def _user_line(frames: Sequence[Any]) -> tuple[str, int] | None:
     return frame.file, frame.line
 
 
-def _gaps(analysis: Analysis, rank: int | None) -> Iterator[Section]:
+def _gaps(analysis: Analysis, only: Only) -> Iterator[Section]:
     tracked = analysis.tracked
     tables = [t for t in gap_table(tracked.steps) if t.pool in _GAP_POOLS and (t.smallest or t.largest)]
+    subjects = tracked.subjects
     mine = [
-        t for t in tables if tracked.processes[t.process].is_main and (rank is None or tracked.ranks[t.process] == rank)
+        t
+        for t in tables
+        if subjects.of(t.process).main == t.process and (only is None or subjects.of(t.process) in only)
     ]
-    shown = mine if rank is not None else mine[:_DEVICES]
+    shown = mine if only is not None else mine[:_DEVICES]
     for table in shown:
-        number = tracked.ranks[table.process]
-        device = table.device if number < 0 else f"{table.device} of rank {number}"
+        device = _on(table.device, subjects.of(table.process), subjects)
         yield Section(lines=tuple(_gap_lines(table, device)))
     if len(shown) < len(mine):
-        yield Section(
-            lines=(f"... and {len(mine) - len(shown)} more: msmemscope summary {analysis.run.path} --rank R",)
-        )
+        yield Section(lines=(f"... and {len(mine) - len(shown)} more: msmemscope summary {analysis.run.path} --pid P",))
 
 
 def _gap_lines(table: PoolGaps, device: str) -> Iterable[str]:

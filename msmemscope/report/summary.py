@@ -12,15 +12,30 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.findings import (
+    LEAK,
+    LEAK_CANDIDATE,
+    OUT_OF_MEMORY,
+    TOO_FEW_STEPS,
+    Finding,
+    device_name,
+    fold_ranks,
+    pool_name,
+)
+from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, allocations_by_part
+from msmemscope.analysis.subjects import name_of
+from msmemscope.report.deaths import deaths
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.subjects import Subject
     from msmemscope.tables import Run
 
 SCHEMA = 1
+_Ints = npt.NDArray[np.int64]
 
 # Pairing oddities that make numbers doubtful. The others are ordinary (another thread frees, a child frees what it
 # inherited) or only thin out points.
@@ -29,16 +44,17 @@ _DOUBTFUL = ("double_malloc", "unknown_free", "size_mismatch", "bad_size", "fold
 
 @dataclass(frozen=True)
 class Holding:
-    """What one rank held in one pool of one device, over all its processes. Bytes."""
+    """What one subject (subjects.py) held in one pool of one device, over all its processes. Bytes."""
 
     rank: int | None  # None: the process is no rank of a job
+    process: str  # its name then; empty for a rank
     attempt: int
     device: str
     pool: str
     peak_bytes: int  # largest sum of the processes' peaks within one step
     end_bytes: int  # at the end of the last complete step; without one, when the processes were last heard of
     growth_bytes: int  # between the ends of the first and the last complete step, the first iteration left out
-    growth_per_step: float
+    growth_per_step: float  # steady_slope of the same, 0 for a plateau
     steps: int  # complete ones, the first iteration left out
     leaks: int
     leaked_bytes: int
@@ -57,6 +73,8 @@ class Summary:
     ranks: tuple[int, ...]
     missing_ranks: tuple[int, ...]  # of the job, but never heard of
     processes: int
+    others: tuple[str, ...]  # who is judged beside ranks: "train.py", "trainer.py [pid 4711]"
+    deaths: tuple[str, ...]  # who did not end by itself, in words; empty: nobody
     attempts: int
     first_step: int | None  # complete steps
     last_step: int | None
@@ -74,6 +92,18 @@ class Summary:
     def leaks(self) -> tuple[Finding, ...]:
         """Lines that keep memory, worst first."""
         return tuple(f for f in self.findings if f.kind == LEAK and not f.is_note)
+
+    @property
+    def candidates(self) -> tuple[Finding, ...]:
+        """Lines that may leak, of runs that are too short to tell."""
+        return tuple(f for f in self.findings if f.kind == LEAK_CANDIDATE)
+
+    @property
+    def is_judged(self) -> bool:
+        """Somebody made enough steps, so that it means something when no leak was found."""
+        if not self.leaks_looked_for or self.last_step is None:
+            return False
+        return all(note.evidence.get("judged", 0) for note in self.notes if note.kind == TOO_FEW_STEPS)
 
     @property
     def out_of_memory(self) -> tuple[Finding, ...]:
@@ -107,6 +137,8 @@ class Summary:
             "ranks": fold_ranks(self.ranks),
             "missing_ranks": fold_ranks(self.missing_ranks),
             "processes": self.processes,
+            "others": list(self.others),
+            "deaths": list(self.deaths),
             "attempts": self.attempts,
             "first_step": self.first_step,
             "last_step": self.last_step,
@@ -120,6 +152,7 @@ class Summary:
             "left_out_incidents": self.left_out_incidents,
             "leaks": len(self.leaks),
             "leaked_bytes": sum(f.bytes for f in self.leaks),
+            "leak_candidates": len(self.candidates),
             "findings": [finding_as_json(finding) for finding in self.findings],
             "holdings": [asdict(holding) for holding in self.holdings],
         }
@@ -132,6 +165,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity,
         "confidence": finding.confidence,
         "ranks": fold_ranks(finding.ranks),
+        "processes": list(finding.processes),
         "scope": finding.scope,
         "device": finding.device,
         "pool": finding.pool,
@@ -170,12 +204,14 @@ def summarise(
         run=run.path.resolve().name,
         session=str(info.get("session", "")),
         version=str(info.get("version", "")),
-        program=_program(info.get("program")) or next((p.program for p in processes if p.is_main), ""),
+        program=_program(info.get("program")) or next((name_of(processes[one.main]) for one in tracked.subjects), ""),
         hosts=tuple(sorted({p.host for p in processes})),
         world_size=world,
         ranks=ranks,
         missing_ranks=tuple(sorted(set(range(world)).difference(ranks))),
         processes=len(processes),
+        others=tuple(one.name for one in tracked.subjects if one.rank is None),
+        deaths=deaths(run, tracked.subjects),
         attempts=1 + max((p.attempt for p in processes), default=0),
         first_step=None if last is None else min(tracked.first_step.values()),
         last_step=last,
@@ -187,7 +223,7 @@ def summarise(
         leaks_looked_for=leaks_looked_for,
         not_seen=_not_seen(run),
         left_out_incidents=left_out_incidents,
-        allocations=allocations_by_part(tracked.steps),
+        allocations=allocations_by_part(tracked.steps, _last_steps(tracked)),
     )
 
 
@@ -239,58 +275,90 @@ def _anomalies(table: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return totals
 
 
+def _last_steps(tracked: Tracked) -> _Ints:
+    """By process the last complete step of its subject."""
+    last = np.full(len(tracked.processes), -1, np.int64)
+    for subject in tracked.subjects:
+        last[list(subject.members)] = max(tracked.last_complete_step.get(member, -1) for member in subject.members)
+    return last
+
+
 def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding]:
-    steps = tracked.steps
-    if not len(steps["step"]):
-        return
-    ranks = np.array([-1 if p.rank is None else p.rank for p in tracked.processes], np.int64)
-    attempts = np.array([p.attempt for p in tracked.processes], np.int64)
-    process = np.asarray(steps["process"]).astype(np.int64)
-    keys = (ranks[process], attempts[process], *(np.asarray(steps[n]).astype(np.int64) for n in _POOL_KEY))
-    step = np.asarray(steps["step"]).astype(np.int64)
-    order = np.lexsort((step, *reversed(keys)))
-    step, *keys_sorted = step[order], *(key[order] for key in keys)
-    same_pool = np.logical_and.reduce([key[1:] == key[:-1] for key in keys_sorted])
-    begins_pool = np.r_[True, ~same_pool]
-    # One value per pool and step: the processes of a rank added up.
-    begins_step = np.flatnonzero(begins_pool | np.r_[True, step[1:] != step[:-1]])
-    end = np.add.reduceat(np.asarray(steps["end_bytes"])[order].astype(np.int64), begins_step)
-    peak = np.add.reduceat(np.asarray(steps["peak_bytes"])[order].astype(np.int64), begins_step)
-    complete = np.minimum.reduceat(np.asarray(steps["complete"])[order].astype(np.int8), begins_step) > 0
-    step = step[begins_step]
-    bounds = [*np.flatnonzero(begins_pool[begins_step]).tolist(), len(step)]
-    for begin, stop in pairwise(bounds):
-        rank, attempt, device_type, device, pool = (int(key[begins_step[begin]]) for key in keys_sorted)
-        window = np.arange(begin, stop)[complete[begin:stop] & (step[begin:stop] >= FIRST_STEP)]
-        growth = int(end[window[-1]] - end[window[0]]) if len(window) else 0
-        span = int(step[window[-1]] - step[window[0]]) if len(window) else 0
-        name, kind = None if rank < 0 else rank, pool_name(pool, device_type)
-        leaks = [f for f in findings if f.kind == LEAK and not f.is_note and f.pool == kind and _concerns(f, name)]
+    """One per subject, device and pool, in that order."""
+    series, last = _Series(tracked), _last_steps(tracked)
+    for (number, device_type, device, pool), step, end, peak in series:
+        subject = tracked.subjects[number]
+        complete = step <= last[subject.main]
+        window = np.flatnonzero(complete & (step >= FIRST_STEP))
+        kind = pool_name(pool, device_type)
+        leaks = [f for f in findings if f.kind == LEAK and f.pool == kind]
+        place = device_name(device_type, device)
+        leaked = [size for f in leaks if (size := _bytes_on(f, subject, place)) is not None]
         yield Holding(
-            rank=name,
-            attempt=attempt,
-            device=device_name(device_type, device),
+            rank=subject.rank,
+            process="" if subject.rank is not None else subject.name,
+            attempt=subject.attempt,
+            device=place,
             pool=kind,
-            peak_bytes=int(peak[begin:stop].max()),
-            end_bytes=int(end[window[-1] if len(window) else stop - 1]),
-            growth_bytes=growth,
-            growth_per_step=growth / span if span else 0.0,
+            peak_bytes=int(peak.max()),
+            end_bytes=int(end[np.flatnonzero(complete)[-1] if len(window) else -1]),
+            growth_bytes=int(end[window[-1]] - end[window[0]]) if len(window) else 0,
+            growth_per_step=steady_slope(step[window], end[window]),
             steps=len(window),
-            leaks=len(leaks),
-            leaked_bytes=sum(_bytes_on(f, name) for f in leaks),
+            leaks=len(leaked),
+            leaked_bytes=sum(leaked),
         )
+
+
+class _Series:
+    """Levels by step of every (subject, device type, device, pool): the sums over the subject's processes.
+
+    A process that has no row for a step holds what it held before; after its last row it is gone.
+    """
+
+    def __init__(self, tracked: Tracked) -> None:
+        steps = tracked.steps
+        process = np.asarray(steps["process"]).astype(np.int64)
+        subject = np.array([tracked.subjects.number_of(n) for n in range(len(tracked.processes))], np.int64)
+        columns = [subject[process], *(np.asarray(steps[name]).astype(np.int64) for name in _POOL_KEY)]
+        self._keys, group = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        step = np.asarray(steps["step"]).astype(np.int64)
+        end = np.asarray(steps["end_bytes"]).astype(np.int64)
+        above = np.asarray(steps["peak_bytes"]).astype(np.int64) - end
+        order = np.lexsort((step, process, group))
+        group, process, step, end, above = (column[order] for column in (group, process, step, end, above))
+        goes_on = np.zeros(len(step), bool)  # the row behind it is the same process's in the same pool
+        goes_on[:-1] = (group[1:] == group[:-1]) & (process[1:] == process[:-1])
+        change = end.copy()
+        change[1:] -= np.where(goes_on[:-1], end[:-1], 0)
+        last_step = np.full(len(self._keys), -1, np.int64)
+        np.maximum.at(last_step, group, step)
+        gone = ~goes_on & (step < last_step[group])
+        group, step = np.r_[group, group[gone]], np.r_[step, step[gone] + 1]
+        change, above = np.r_[change, -end[gone]], np.r_[above, np.zeros(int(gone.sum()), np.int64)]
+        order = np.lexsort((step, group))
+        group, step = group[order], step[order]
+        begins = np.flatnonzero(np.diff(group, prepend=-1) | np.diff(step, prepend=-1))
+        self._group, self._step = group[begins], step[begins]
+        self._change = np.add.reduceat(change[order], begins) if len(step) else change
+        self._above = np.add.reduceat(above[order], begins) if len(step) else above
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, int, int, int], _Ints, _Ints, _Ints]]:
+        """(key, steps, levels at their ends, sums of the processes' peaks within them)."""
+        bounds = np.searchsorted(self._group, np.arange(len(self._keys) + 1))
+        for key, (begin, stop) in zip(self._keys.tolist(), pairwise(bounds.tolist()), strict=True):
+            end = np.cumsum(self._change[begin:stop])
+            yield tuple(key), self._step[begin:stop], end, end + self._above[begin:stop]
 
 
 _POOL_KEY = ("device_type", "device", "pool")
 
 
-def _concerns(finding: Finding, rank: int | None) -> bool:
-    return not finding.ranks if rank is None else rank in finding.ranks
-
-
-def _bytes_on(finding: Finding, rank: int | None) -> int:
-    """What the finding keeps on one rank; its even share where the evidence does not say."""
-    entry = (finding.evidence.get("per_rank") or {}).get("-" if rank is None else str(rank))
-    if isinstance(entry, Mapping) and "bytes" in entry:
-        return int(entry["bytes"])
-    return finding.bytes // max(len(finding.ranks), 1)
+def _bytes_on(finding: Finding, subject: Subject, device: str) -> int | None:
+    """What the finding keeps of one subject on one device; None: nothing."""
+    entry = (finding.evidence.get("per_rank") or {}).get(subject.key)
+    if not isinstance(entry, Mapping) or not finding.concerns(subject):
+        return None
+    size = (entry.get("devices") or {}).get(device)
+    return None if size is None else int(size)

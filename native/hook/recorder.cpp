@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +18,7 @@
 #include "hook/blocks.h"
 #include "hook/devices.h"
 #include "hook/guard.h"
+#include "hook/identity.h"
 #include "hook/interpreter.h"
 #include "hook/spin_lock.h"
 #include "hook/steps.h"
@@ -47,6 +47,7 @@ struct Recorder {
     std::atomic<const RingHeader*> steps_of;  // whose step counter holds for this process: its own or its parent's
     InternTable strings, frames, stacks;
     char session[256];
+    i32 launched_rank;  // what the environment said when the latest ring was made
     u64 ring_bytes;
     u64 wait_ns;
     int error;
@@ -67,25 +68,6 @@ u32 parent_of(u32 pid) noexcept {
     return read_process_stat(pid, stat) ? stat.parent : 0;
 }
 
-i32 number_from(const char* const* names, i32 otherwise) noexcept {
-    for (; *names != nullptr; ++names) {
-        const char* text = getenv(*names);
-        if (text == nullptr || *text == 0) continue;
-        char* end = nullptr;
-        const long value = strtol(text, &end, 10);
-        if (*end == 0 && value >= 0 && value <= INT_MAX) return static_cast<i32>(value);
-    }
-    return otherwise;
-}
-
-// What torchrun, MPI and SLURM tell a worker. SLURM sets its variables in single-process jobs too, with rank 0.
-constexpr const char* kRank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", nullptr};
-constexpr const char* kLocalRank[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
-                                      nullptr};
-constexpr const char* kWorldSize[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", nullptr};
-constexpr const char* kGroupRank[] = {"GROUP_RANK", "SLURM_NODEID", nullptr};
-constexpr const char* kAttempt[] = {"TORCHELASTIC_RESTART_COUNT", nullptr};
-
 void copy_text(char* to, std::size_t size, const char* from) noexcept {
     if (from == nullptr) from = "";
     const std::size_t bytes = strnlen(from, size - 1);
@@ -104,20 +86,19 @@ void fill_identity(RingHeader& header, u64 ring_id) noexcept {
     header.created_ns = monotonic_ns();
     header.wall_offset_ns =
         static_cast<i64>(wall.tv_sec) * 1'000'000'000 + wall.tv_nsec - static_cast<i64>(header.created_ns);
-    // Under a launcher of ranks a process without a rank (its own agent, a store) is none; otherwise the only
-    // process of a plain program is rank 0.
-    const bool distributed = getenv("MSMEMSCOPE_DISTRIBUTED") != nullptr;
-    header.rank = number_from(kRank, distributed ? -1 : 0);
-    header.local_rank = number_from(kLocalRank, header.rank < 0 ? -1 : 0);
-    header.world_size = number_from(kWorldSize, header.rank < 0 ? -1 : 1);
-    header.group_rank = number_from(kGroupRank, 0);
-    header.attempt = static_cast<u32>(number_from(kAttempt, 0));
+    const Identity identity = identity_of_environment();
+    header.rank = identity.rank;
+    header.local_rank = identity.local_rank;
+    header.world_size = identity.world_size;
+    header.group_rank = identity.group_rank;
+    header.attempt = identity.attempt;
     copy_text(header.role, sizeof header.role, getenv("ROLE_NAME"));
     const char* base = strrchr(g_recorder.session, '/');
     copy_text(header.session, sizeof header.session, base == nullptr ? g_recorder.session : base + 1);
     if (gethostname(header.host, sizeof header.host - 1) != 0) header.host[0] = 0;
     const ssize_t bytes = readlink("/proc/self/exe", header.program, sizeof header.program - 1);
     header.program[bytes > 0 ? bytes : 0] = 0;
+    read_command(header.command, sizeof header.command);
 }
 
 // A ring's id ends in its process's pid, so that its relatives find it among thousands by the name of its file.
@@ -193,16 +174,21 @@ int open_ring() noexcept {
     fresh.wait_ns = self.wait_ns;
     const RingHeader* inherited = self.steps_of.load(std::memory_order_relaxed);  // set when we were forked
     fill_identity(*fresh.header, ring_id);
+    const i32 launched = fresh.header->rank;
     if (inherited != nullptr) {
         fresh.header->parent_ring_id = inherited->ring_id;
-        fresh.header->rank = inherited->rank;
-        fresh.header->local_rank = inherited->local_rank;
-        fresh.header->world_size = inherited->world_size;
-        fresh.header->attempt = inherited->attempt;
+        if (launched == self.launched_rank) {  // else whoever forked it has made it a rank of its own
+            fresh.header->rank = inherited->rank;
+            fresh.header->local_rank = inherited->local_rank;
+            fresh.header->world_size = inherited->world_size;
+            fresh.header->group_rank = inherited->group_rank;
+            fresh.header->attempt = inherited->attempt;
+        }
     } else {
         relate(*fresh.header);
     }
     if (fresh.header->parent_ring_id == 0) self.steps_of.store(fresh.header, std::memory_order_release);
+    self.launched_rank = launched;
     self.ring = fresh;
     return Ring::publish(path);
 }
@@ -259,6 +245,14 @@ void emit_lost() noexcept {
         if (lost.source.load(std::memory_order_acquire) != nullptr) emit_lost(lost);
 }
 
+// Variables of a launcher that are no evidence: what they say is told like what a source cannot see.
+void emit_doubts_about_identity() noexcept {
+    const Identity identity = identity_of_environment();
+    if (identity.complaint[0] == 0) return;
+    const Guard guard;  // whether or not we are inside one
+    emit_meta("lost.identity", identity.complaint);
+}
+
 bool open_once() noexcept {
     Recorder& self = g_recorder;
     for (u32 looks = 0;;) {
@@ -277,6 +271,7 @@ bool open_once() noexcept {
             ask_python_to_attach();
             emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
             emit_lost();
+            emit_doubts_about_identity();
             if (const char* devices = visible_devices()) emit_meta("visible_devices", devices);
             return true;
         }
@@ -479,6 +474,8 @@ MEMSCOPE_API void memscope_boundary(unsigned source, unsigned long long stepper)
         if (step != 0) header.step.store(step, std::memory_order_relaxed);
     }
     if (step == 0) return;
+    // Who counts steps of its own no longer follows those of the process that started it.
+    g_recorder.steps_of.store(g_recorder.ring.header, std::memory_order_release);
     Event event(Kind::STEP);
     event.record.step = step;
     event.record.attr = step;
@@ -499,6 +496,8 @@ MEMSCOPE_API void memscope_meta(const char* key, const char* value) {
     if (!guard || !is_recording() || !ensure_ring()) return;
     emit_meta(key, value);
 }
+
+MEMSCOPE_API int memscope_launched_rank() { return identity_of_environment().rank; }
 
 MEMSCOPE_API void memscope_identify(int rank, int local_rank, int world_size, int group_rank, const char* role) {
     if (!is_recording() || !ensure_ring()) return;

@@ -97,6 +97,9 @@ unsigned memscope_current_step();
 // Amends the identity in the ring's header and as META events. A negative value leaves the field as it is.
 void memscope_identify(int rank, int local_rank, int world_size, int group_rank, const char* role);
 
+// The rank that a launcher gave this process in its environment, or -1: launchers/identity.inc.
+int memscope_launched_rank();
+
 // A META event of any key and value.
 void memscope_meta(const char* key, const char* value);
 

@@ -59,7 +59,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (timely) process.last_ts = std::max(process.last_ts, events.ts[row]);
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
-        if (step > process.step) close_steps(process, step, process.last_ts);
+        if (step > process.step) close_steps(process, step, process.last_ts, process.follows() ? 1 : kMaxSilentSteps);
         process.told_step = std::max(process.told_step, step);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
@@ -84,6 +84,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
             }
             outcome.live_after = pool->open.end_bytes;
         } else if (kind == kStep) {
+            process.boundaries += 1;
             if (events.stack_py[row] != 0) process.step_stack = events.stack_py[row];
         } else if (kind == kAccess && enriched != nullptr) {
             on_access(process, events, row, outcome);
@@ -99,7 +100,14 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
 
 void BlockTracker::advance(u32 process_id, u32 step) {
     Process& process = processes_[process_index_.at(process_id)];
-    if (process.started && step > process.step) close_steps(process, step, process.last_ts);
+    if (process.started && step > process.step) close_steps(process, step, process.last_ts, 1);
+}
+
+u32 BlockTracker::step_at(u32 process_id, u64 ts) const {
+    const Process& process = processes_[process_index_.at(process_id)];
+    const auto after = std::upper_bound(process.begins.begin(), process.begins.end(), ts,
+                                        [](u64 time, const Begin& begin) { return time < begin.ts; });
+    return after == process.begins.begin() ? process.first_step : std::prev(after)->step;
 }
 
 void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row,
@@ -318,10 +326,10 @@ BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noex
     return row;
 }
 
-void BlockTracker::close_steps(Process& process, u32 next, u64 ts) {
+void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_silent) {
     const u32 silent = next - process.step - 1;
-    const u32 rows = std::min(silent, kMaxSilentSteps);
-    if (rows < silent) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
+    const u32 rows = std::min(silent, most_silent);
+    if (rows < silent && most_silent > 1) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
     for (const u32 index : process.pools) {
         PoolState& pool = *pools_[index];
         pool.open.end_ts = ts;
@@ -336,6 +344,7 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts) {
     process.late.clear();
     process.step = next;
     process.step_start_ts = ts;
+    process.begins.push_back(Begin{next, ts});
     if (points_ > point_limit_) thin();
 }
 
@@ -594,6 +603,7 @@ ProcessTable BlockTracker::processes() const {
         table.first_ts.push_back(process.first_ts);
         table.last_ts.push_back(process.last_ts);
         table.step_stack.push_back(process.step_stack);
+        table.boundaries.push_back(process.boundaries);
     }
     return table;
 }

@@ -10,16 +10,18 @@
 //   step    an event carries the number of step boundaries its rank had seen. The first event of a process with a
 //           greater number closes the current step and all in between. An event with a smaller number comes from a
 //           thread that was late; it counts to the current step, so that a closed step never changes.
+//   worker  a process with a parent that makes no STEP itself hears of steps only when it does something: those in
+//           which it did nothing make one row together, for the last of them. A hundred idle workers cost nothing.
 //   shadow  a block from before recording began comes when recording comes on, with its true time: it is alive from
 //           there on, counts as an allocation of that step, and says nothing about when a step began.
 //
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
-// a site without a stack (anomaly folded_site). Steps: 112 bytes per step and pool. Points (what a site held at the
-// end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all processes
-// becomes twice as coarse (stride): one point per site at the last step of every cell of `stride` steps, as if that
-// grid had been used from the start, and one for what it holds since its latest change in the cell that is still
-// open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost that way are the
-// anomaly thinned_points.
+// a site without a stack (anomaly folded_site). Steps: 16 bytes each, and 112 per step and pool. Points (what a site
+// held at the end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all
+// processes becomes twice as coarse (stride): one point per site at the last step of every cell of `stride` steps, as
+// if that grid had been used from the start, and one for what it holds since its latest change in the cell that is
+// still open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost that way are
+// the anomaly thinned_points.
 #pragma once
 
 #include <array>
@@ -112,8 +114,12 @@ public:
 
     // Closes the steps of `process` before `step` without an event: a child hears of its rank's steps only when it
     // allocates, so at the end of a run it must be brought to the step its rank has reached; and a step that is a range
-    // ends with it. Events that still carry a closed step then count to the open one.
+    // ends with it. Events that still carry a closed step then count to the open one. Steps in which nothing happened
+    // make one row together, for the last of them.
     void advance(u32 process, u32 step);
+
+    // The step that `process` was in at the time `ts`; its first one for a time before that.
+    u32 step_at(u32 process, u64 ts) const;
 
     // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
     u64 stride() const noexcept { return stride_; }
@@ -200,6 +206,11 @@ private:
         std::unique_ptr<std::set<u64>> ordered;
     };
 
+    struct Begin {
+        u32 step;
+        u64 ts;
+    };
+
     struct Process {
         u32 id = 0;
         i64 parent = -1;
@@ -208,17 +219,20 @@ private:
         u32 first_step = 0, step = 0;
         u32 told_step = 0;  // the greatest that an event carried; `step` is greater when advance() closed it
         u64 events = 0, allocs = 0;
-        u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0;
-        std::vector<u32> pools;   // indices into pools_
-        std::vector<u32> dirty;   // sites changed in the current step
-        std::vector<Point> grid;  // finished cells: at most one point per site and cell
-        std::vector<Point> tail;  // the cell that is still open: at most one point per site
+        u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0, boundaries = 0;
+        std::vector<Begin> begins;  // of its steps after the first
+        std::vector<u32> pools;     // indices into pools_
+        std::vector<u32> dirty;     // sites changed in the current step
+        std::vector<Point> grid;    // finished cells: at most one point per site and cell
+        std::vector<Point> tail;    // the cell that is still open: at most one point per site
         // Blocks of closed steps that ended in the open one. Programs free everything after their last step, and what
         // leaked must still be seen then. Cleared when the step closes.
         std::vector<Birth> late;
         std::array<u64, kAnomalies> anomaly_count{};
         std::array<i64, kAnomalies> anomaly_bytes{};
 
+        // Its steps are those of the process that started it.
+        bool follows() const noexcept { return parent >= 0 && boundaries == 0; }
         void count(Anomaly kind, i64 bytes = 0, u64 times = 1) noexcept;
     };
 
@@ -242,7 +256,7 @@ private:
 
     void start(Process& process, u32 step, u64 ts);
     void begin_clock(Process& process, u64 ts);
-    void close_steps(Process& process, u32 next, u64 ts);
+    void close_steps(Process& process, u32 next, u64 ts, u32 most_silent);
     void write_points(Process& process);
     void finish_cell(Process& process);
     void add_to_grid(Process& process, const Point& point, u32 step);

@@ -54,8 +54,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, blocks)
 
 // One row per step of every process and pool since the pool's first event, the open step included (complete is
-// false). *_bytes: our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the
-// process's: a step ends where the next begins.
+// false). Of steps in a row in which a worker did nothing, and of those that advance() closed, only the last. *_bytes:
+// our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step
+// ends where the next begins.
 #define MEMSCOPE_STEP_COLUMNS(X) \
     X(u32, process)              \
     X(u8, device_type)           \
@@ -103,7 +104,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, bytes)
 
 // One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
-// last, 0 unknown. With events 0 nothing was fed, and the other fields say nothing.
+// last, 0 unknown; boundaries: STEP events of its own. With events 0 nothing was fed, and the other fields say nothing.
 #define MEMSCOPE_PROCESS_COLUMNS(X) \
     X(u32, process)                 \
     X(i64, parent)                  \
@@ -113,7 +114,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, step)                    \
     X(u64, first_ts)                \
     X(u64, last_ts)                 \
-    X(u64, step_stack)
+    X(u64, step_stack)              \
+    X(u64, boundaries)
 
 // What the tracker knows about each event of one batch, in the batch's order.
 //   allocation_id  MALLOC: number of the block within its process, from 1; FREE, ACCESS: the block's; else 0

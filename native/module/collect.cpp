@@ -98,6 +98,7 @@ void bind_collect(py::module_& module) {
     module.def("meta", &memscope_meta, py::arg("key"), py::arg("value"));
     module.def("identify", &memscope_identify, py::arg("rank") = -1, py::arg("local_rank") = -1,
                py::arg("world_size") = -1, py::arg("group_rank") = -1, py::arg("role") = "");
+    module.def("launched_rank", &memscope_launched_rank, "The rank that a launcher's variables give, or -1.");
     module.def("stats", &stats);
 }
 

@@ -148,6 +148,13 @@ public:
         if (!known) throw unknown(process);
     }
 
+    u32 step_at(u32 process, u64 ts) {
+        const u32 step =
+            locked([&] { return tracker_.has_process(process) ? tracker_.step_at(process, ts) : ~u32{0}; });
+        if (step == ~u32{0}) throw unknown(process);
+        return step;
+    }
+
     u64 stride() {
         return locked([&] { return tracker_.stride(); });
     }
@@ -212,6 +219,7 @@ PYBIND11_MODULE(_kernel, module) {
         .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
         .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
         .def("advance", &SharedTracker::advance, py::arg("process"), py::arg("step"))
+        .def("step_at", &SharedTracker::step_at, py::arg("process"), py::arg("ts"))
         .def_property_readonly("stride", &SharedTracker::stride)
         .def("sites", [](SharedTracker& self) { return self.table(&BlockTracker::sites); })
         .def("site_steps", [](SharedTracker& self) { return self.table(&BlockTracker::site_steps); })

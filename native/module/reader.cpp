@@ -139,6 +139,8 @@ public:
         fields["session"] = text_field(ring.session, sizeof ring.session);
         fields["host"] = text_field(ring.host, sizeof ring.host);
         fields["program"] = text_field(ring.program, sizeof ring.program);
+        // As lives.py has it: printable, as it goes through run.json.
+        fields["command"] = text_field(ring.command, sizeof ring.command).attr("replace")("\x1f", "\u241f");
         fields["head"] = head();
         fields["acked"] = acked();
         fields["freed"] = freed();

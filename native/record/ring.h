@@ -114,6 +114,7 @@ struct RingHeader {
     char session[64];
     char host[64];
     char program[256];
+    char command[256];  // its words separated by 0x1f, cut off; or the title that was set
 
     alignas(64) std::atomic<u64> head;
     alignas(64) std::atomic<u64> acked;

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.vocabulary import DeviceType, Pool
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -37,10 +38,9 @@ class Process:
     parent_ring: int = 0
     host: str = "node0"
     attempt: int = 0
-
-    @property
-    def is_main(self) -> bool:
-        return self.parent_ring == 0
+    pid: int = 100
+    program: str = "/usr/bin/python3"
+    command: str = "python3\u241ftrain.py"
 
 
 @dataclass(eq=False)
@@ -197,6 +197,7 @@ class Job:
             ),
             step_stacks={worker.number: self.stack_id(self.step_stack) for worker in self.workers},
             last_complete_step={worker.number: worker.step - 1 for worker in self.workers},
+            boundaries={w.number: w.step for w in self.workers if w.step and not w.process.parent_ring},
         )
 
 
@@ -211,6 +212,11 @@ class FakeTracked:
     steps: dict[str, Any]
     step_stacks: dict[int, int]
     last_complete_step: dict[int, int]
+    boundaries: dict[int, int]
+
+    @property
+    def subjects(self) -> Subjects:
+        return find_subjects(self.processes, self.boundaries)  # type: ignore[arg-type]
 
 
 def _table(names: tuple[str, ...], rows: list[Any]) -> dict[str, Any]:

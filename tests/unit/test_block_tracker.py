@@ -103,6 +103,7 @@ class ModelProcess:
     step_ts: int = 0
     allocs: int = 0
     step_stack: int = 0
+    boundaries: int = 0
     late: list[dict[str, Any]] = field(default_factory=list)  # blocks of closed steps that ended in the open one
 
 
@@ -131,7 +132,8 @@ class Model:
         state.last_ts = max(state.last_ts, event.ts)
         if state.step is None:
             state.step, state.step_ts = event.step, state.last_ts
-        self.advance(process, event.step)
+        self.advance(process, event.step, together=state.parent >= 0 and state.boundaries == 0)
+        state.boundaries += event.kind == Kind.STEP
         if event.kind == Kind.STEP and event.stack_py:
             state.step_stack = event.stack_py
         if event.kind == Kind.ACCESS:
@@ -223,8 +225,10 @@ class Model:
         row["most_bytes"] = now if first else max(row["most_bytes"], now)
         row["peak_bytes"] = max(row["peak_bytes"], now)
 
-    def advance(self, process: int, step: int) -> None:
+    def advance(self, process: int, step: int, *, together: bool = False) -> None:
+        """together: of the steps in which nothing happens only the last complete one has a row."""
         state = self.processes[process]
+        first = state.step
         while state.step is not None and state.step < step:
             for key, site in self.sites.items():
                 if key[0] == process:
@@ -237,6 +241,10 @@ class Model:
                     last = table[-1]
                     last["end_ts"] = state.last_ts
                     table.append(self.step_row(state.step, state.last_ts, last["end_bytes"], last["end_reserved"]))
+        if together and first is not None:
+            for pool, table in self.steps.items():
+                if pool[0] == process:
+                    table[:] = [row for row in table if not first < row["step"] < step - 1]
 
     @staticmethod
     def step_row(step: int, ts: int, level: int, reserved: int) -> dict[str, int]:
@@ -685,8 +693,11 @@ def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
 # ------------------------------------------------------------------------------------------------- track()
 
 
-def process(ring: int, parent_ring: int = 0, rank: int | None = 0) -> Any:
-    return SimpleNamespace(ring=ring, parent_ring=parent_ring, rank=rank)
+def process(ring: int, parent_ring: int = 0, rank: int | None = 0, ended_ns: int = 0) -> Any:
+    return SimpleNamespace(
+        ring=ring, parent_ring=parent_ring, rank=rank, attempt=0, pid=ring, host="", program="train.py", command="",
+        ended_ns=ended_ns,
+    )  # fmt: skip
 
 
 class FakeRun:
@@ -736,7 +747,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
     processes = [process(rings[0], rank=4), process(rings[1], rank=5), process(rings[2], rings[0], rank=4)]
     tracker, model = run_both(events, chance)
     tracker.advance(2, model.processes[0].step or 0)
-    model.advance(2, model.processes[0].step or 0)
+    model.advance(2, model.processes[0].step or 0, together=True)
     assert_same(tracker, model)
 
     seen: list[int] = []
@@ -773,7 +784,34 @@ def test_a_child_is_brought_to_the_step_of_its_rank() -> None:
     assert tracked.levels([0, 1], range(6)).tolist() == [[0, 100, 200, 200, 200, 200], [0, 0, 5, 5, 5, 5]]
     assert tracked.levels([0], [2], "live_blocks").tolist() == [[2]]
     assert rows(tracked.anomalies) == [(0, "inherited_free", 1, 0)]
-    assert [step for p, step in rows(tracked.steps, "process", "step") if p == 0] == [1, 2, 3, 4, 5]
+    # What happened in none of steps 3 and 4 is one row.
+    assert [step for p, step in rows(tracked.steps, "process", "step") if p == 0] == [1, 2, 4, 5]
+
+
+def test_idle_workers_of_a_long_run_cost_two_rows() -> None:
+    steps = [(1, Event(Kind.STEP, step=step)) for step in range(20_001)]
+    workers = [(ring, malloc(1, 100, step=3)) for ring in range(2, 102)]
+    tracked = track([process(1), *(process(ring, 1) for ring in range(2, 102))], workers + steps)
+    assert all(step == 19_999 for step in tracked.last_complete_step.values())
+    assert len(tracked.steps["step"]) == 100 * 3
+    assert rows(tracked.anomalies) == []
+
+
+def test_a_worker_that_wakes_late_has_one_row_for_its_sleep() -> None:
+    steps = [(1, Event(Kind.STEP, step=step)) for step in range(20_001)]
+    workers = [(ring, malloc(n, 8, step=step)) for ring in range(2, 102) for n, step in enumerate((3, 20_000))]
+    tracked = track([process(1), *(process(ring, 1) for ring in range(2, 102))], workers + steps)
+    assert len(tracked.steps["step"]) == 100 * 3
+    assert rows(tracked.anomalies) == []
+
+
+def test_a_worker_is_brought_no_further_than_the_step_it_ended_in() -> None:
+    steps = [(1, Event(Kind.STEP, step=step, ts=100 * step)) for step in range(6)]
+    steps.append((1, malloc(5, 1, step=5, ts=500)))
+    dead, early = process(2, 1, ended_ns=250), process(3, 1, ended_ns=1)
+    tracked = track([process(1), dead, early], [*steps, (2, malloc(1, 8, step=1)), (3, malloc(1, 8, step=1))])
+    assert tracked.last_complete_step[1] == 1
+    assert tracked.last_complete_step[2] == -1
 
 
 def test_a_child_whose_parent_was_not_recorded_still_inherits() -> None:

@@ -497,9 +497,9 @@ class Report:
         dump = path / "device_cpu" / "dump" / f"memscope_dump_1.{config.format}"
         return types.SimpleNamespace(text="the verdict", notes=["a note"], files=[path / "cluster/leaks.csv", dump])
 
-    def summary_text(self, path: Path, *, rank: int | None, progress: object) -> str:
+    def summary_text(self, path: Path, *, rank: int | None, pid: int | None, progress: object) -> str:
         assert progress is None
-        return f"{path.name} {rank}"
+        return f"{path.name} {rank} {pid}"
 
 
 @pytest.fixture
@@ -545,5 +545,6 @@ def test_summary_is_for_a_run_or_a_rank_and_goes_to_stdout(
     path, _report = recorded
     assert main(["summary", path]) == 0
     assert main(["summary", "--rank", "3", path]) == 0
+    assert main(["summary", "--pid", "47", path]) == 0
     name = Path(path).name
-    assert capfd.readouterr() == (f"{name} None\n{name} 3\n", "")
+    assert capfd.readouterr() == (f"{name} None None\n{name} 3 None\n{name} None 47\n", "")

@@ -21,7 +21,7 @@ from msmemscope.report.cluster import (
     write_cluster,
     write_leaks,
 )
-from msmemscope.vocabulary import Kind
+from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_leaks_csv_names_line_ranks_and_bytes(analysis: Analysis, tmp_path: Path
     header = (tmp_path / "cluster" / "leaks.csv").read_text().splitlines()[0]
     assert header == (
         "kind,confidence,ranks,scope,device,pool,bytes,bytes_per_step,blocks,"
-        "first_step,last_step,file,line,function,owner,stack"
+        "first_step,last_step,file,line,function,owner,stack,processes"
     )
     big, small = read(tmp_path / "cluster" / "leaks.csv")
     assert (big["kind"], big["ranks"], big["scope"], big["device"], big["pool"]) == (
@@ -123,7 +123,8 @@ def test_summary_adds_the_processes_of_a_rank_up(tmp_path: Path) -> None:
     for ring, size in ((1, 1000), (2, 500), (3, 300)):
         run.malloc(1, 0x1000, size, ring=ring)
         for step in range(2, 5):
-            run.add(Kind.STEP, 10 * step, ring=ring, step=step)
+            if ring != 2:  # a worker has its rank's step in what it does, and makes none itself
+                run.add(Kind.STEP, 10 * step, ring=ring, step=step)
             run.malloc(10 * step + 1, step << 16, 64, ring=ring, step=step)
     run.free(45, 0x9000, ring=3, step=4)
 
@@ -139,6 +140,57 @@ def test_summary_adds_the_processes_of_a_rank_up(tmp_path: Path) -> None:
     assert (both["rank"], both["end_bytes"], both["peak_bytes"]) == (0, 1500 + 4 * 64, 1500 + 6 * 64)
     assert (both["growth_bytes"], both["growth_per_step"]) == (2 * 64, 2 * 64)
     assert (single["rank"], single["end_bytes"], single["growth_per_step"]) == (2, 300 + 2 * 64, 64)
+
+
+def test_a_leak_is_in_the_line_of_its_own_device_alone() -> None:
+    run = FakeRun([process(1)])
+    line = run.frames(frame("/src/train.py", "train", 5))
+    for device in (0, 1):
+        run.malloc(1, 0x1000, 1000, device_type=DeviceType.NPU, device=device, pool=Pool.PTA)
+    for step in range(1, 13):
+        run.add(Kind.STEP, 10 * step, step=step)
+        run.malloc(10 * step + 1, step << 16, 4096, step=step, stack_py=line,
+                   device_type=DeviceType.NPU, device=1, pool=Pool.PTA)  # fmt: skip
+    summary = analyse(run).summary
+    assert [(leak.device, leak.bytes) for leak in summary.leaks] == [("npu:1", 11 * 4096)]
+    assert [(h.device, h.leaks, h.leaked_bytes) for h in summary.holdings] == [
+        ("npu:0", 0, 0),
+        ("npu:1", 1, 11 * 4096),
+    ]
+
+
+def test_a_plateau_does_not_grow() -> None:
+    """A cache fills in the first steps; a mean over the run would go on calling that growth."""
+    run = FakeRun([process(1)])
+    for step in range(1, 13):
+        run.add(Kind.STEP, 10 * step, step=step)
+        if step <= 3:
+            run.malloc(10 * step + 1, step << 16, 50_000, step=step)
+        run.malloc(10 * step + 2, 0x9000, 10, step=step)
+        run.free(10 * step + 3, 0x9000, step=step)
+    (holding,) = analyse(run).summary.holdings
+    assert (holding.growth_per_step, holding.growth_bytes) == (0.0, 50_000)
+
+
+def test_a_worker_that_is_gone_holds_nothing() -> None:
+    """One ended in step 2, one idles to the end: its memory counts in every step that it saw none of."""
+    run = FakeRun(
+        [
+            process(1, pid=10),
+            process(2, pid=11, parent_ring=1, ended_ns=25),
+            process(3, pid=12, parent_ring=1),
+        ]
+    )
+    for ring, size in ((1, 1000), (2, 500), (3, 300)):
+        run.malloc(1, 0x1000, size, ring=ring)
+    for step in range(1, 10):
+        run.add(Kind.STEP, 10 * step, step=step)
+    made = analyse(run)
+    (holding,) = made.summary.holdings
+    assert (holding.peak_bytes, holding.end_bytes, holding.growth_per_step) == (1800, 1300, 0.0)
+    rows = steps_table(made.tracked).to_pylist()
+    assert [row["step"] for row in rows if row["pid"] == 11] == [0, 1, 2]
+    assert [row["step"] for row in rows if row["pid"] == 12] == [0, 8, 9]
 
 
 def test_attempts_of_a_restarted_rank_are_not_mixed() -> None:

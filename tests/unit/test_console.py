@@ -7,6 +7,7 @@ import io
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,65 @@ def test_header_tells_who_took_part_and_what_is_missing() -> None:
     run.malloc(1, 0x1000, 10)
     run.free(2, 0x5000)
     text = plain_text(analyse(run))
-    assert "ranks 0 of 2 on host host-a, 2 processes" in text
+    assert "rank 0 of 2 and train.py [pid 101] on host host-a, 2 processes" in text
     assert "Missing: ranks 1 never reported" in text
     assert "Lost: gaps.FREE 12" in text
     assert "Doubtful: unknown_free 1" in text
     assert "No leak was found" not in text  # nobody can know after no step at all
+
+
+def test_a_program_alone_is_called_by_its_name() -> None:
+    run = leaky_job(ranks=1)
+    run.processes[0] = replace(run.processes[0], rank=None, world_size=-1)
+    text = plain_text(analyse(run))
+    lines = text.splitlines()
+    assert lines[1] == "train.py on host host-a, 1 process"
+    assert any(line.startswith("LEAK 1  train.py: 4.0 KiB per step is kept from train.py:58") for line in lines)
+    (header,) = [line.split() for line in lines if "growth/step" in line]
+    assert header[0] == "process"
+    assert "rank" not in text
+    assert "msMemScope: 1 leak found: train.py at train.py:58." in text
+
+
+def test_who_was_killed_is_said_first() -> None:
+    run = leaky_job()
+    for rank, how in enumerate(({"ended_by": 9}, {"ended_by": 15}, {"ended_by": 15}, {"closed": False})):
+        run.processes[rank] = replace(run.processes[rank], ended_ns=5, **how)
+    lines = plain_text(analyse(run)).splitlines()
+    unknown = "rank 3 without a goodbye: killed, or by _exit()"
+    assert lines[1] == f"Died: rank 0 by SIGKILL; ranks 1-2 by SIGTERM; {unknown}"
+    assert not any(line.startswith("Died") for line in plain_text(analyse(leaky_job())).splitlines())
+
+
+def test_workers_that_a_pool_ends_are_no_deaths() -> None:
+    quiet = process(2, pid=101, parent_ring=1, ended_ns=5, ended_by=15, closed=False)
+    run = FakeRun([process(1), quiet, replace(quiet, ring=3, pid=102, ended_by=0), replace(quiet, ring=4, ended_by=11)])
+    run.malloc(1, 0x1000, 10)
+    assert analyse(run).summary.deaths == ("1 worker of rank 0 by SIGSEGV",)
+
+
+def test_the_signal_that_ended_the_program_is_said() -> None:
+    run = leaky_job()
+    run.info["exit_status"] = -9
+    assert analyse(run).summary.deaths == ("the program by SIGKILL",)
+
+
+def test_a_process_without_steps_does_not_make_the_verdict_void() -> None:
+    run = leaky_job(leaking=False)
+    run.processes.append(process(9, rank=None, pid=77, command="python\u241feval.py"))
+    run._events[9] = []
+    run.malloc(5, 0x10, 10, ring=9)
+    text = plain_text(analyse(run))
+    assert "No leak was found." in text
+    assert "Note: eval.py [pid 77]: no steps were seen" in text
+    assert "msMemScope: no leak found." in text
+
+
+def test_candidates_of_a_short_run_are_marked() -> None:
+    text = plain_text(analyse(leaky_job(steps=6)))
+    assert "LEAK" not in text
+    assert "CANDIDATE 1  Rank 2: 1.0 MiB per step may leak at train.py:61; kept in each of 5 steps" in text
+    assert "2 candidates for a leak, too few steps to be sure: rank 2 at train.py:61" in text
 
 
 def test_clean_job_is_called_clean() -> None:
@@ -268,6 +323,10 @@ def test_summary_of_one_rank(tmp_path: Path) -> None:
     path = leaky_job().save(tmp_path / "run_1")
     assert "train.py:61" in summary_text(path, rank=2)
     assert "train.py:61" not in summary_text(path, rank=1)
+    assert "train.py:61" in summary_text(path, pid=102)
+    assert "train.py:61" not in summary_text(path, pid=101)
+    with pytest.raises(InputError, match="no process 9 was recorded; its processes are 100, 101, 102, 103"):
+        summary_text(path, pid=9)
     with pytest.raises(InputError, match="no rank 9 was recorded; its ranks are 0-3"):
         summary_text(path, rank=9)
     with pytest.raises(RunError):

@@ -24,7 +24,7 @@ from simulated_job import (
     train,
 )
 
-from msmemscope.analysis.findings import LEAK, Finding, fold_ranks
+from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding, fold_ranks
 from msmemscope.analysis.growth import TrendTest
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
 from msmemscope.analysis.registry import get_analyzer_config, list_analyzers
@@ -500,8 +500,55 @@ def test_an_elastic_restart_is_not_mixed_with_the_life_before():
 def test_a_program_without_ranks():
     job = Job()
     (found,) = leaks(train_on(job, [job.process(None)], growing_list))
-    assert (found.ranks, found.scope, list(found.evidence["per_rank"])) == ((), "single", ["-"])
-    assert found.sentence.startswith("The program: 1.0 MiB per step is kept from train.py:50")
+    assert (found.ranks, found.scope, list(found.evidence["per_rank"])) == ((), "single", ["train.py"])
+    assert found.sentence.startswith("train.py: 1.0 MiB per step is kept from train.py:50")
+
+
+def test_programs_that_know_nothing_of_each_other_are_never_added_up():
+    """Two trainers of one script, each 1 MiB per step from the same line: no rank, and no 2 MiB."""
+    job = Job()
+    train_on(job, [job.process(None, pid=4711), job.process(None, pid=4712)], growing_list)
+    (found,) = leaks(job)
+    names = ("train.py [pid 4711]", "train.py [pid 4712]")
+    assert (found.ranks, found.processes, found.scope) == ((), names, "group")
+    assert (found.bytes_per_step, found.bytes) == (MIB, 48 * MIB)
+    assert {name: entry["bytes_per_step"] for name, entry in found.evidence["per_rank"].items()} == dict.fromkeys(
+        names, MIB
+    )
+    assert found.sentence.startswith("train.py [pid 4711] and train.py [pid 4712]: 1.0 MiB per step each is kept")
+
+
+def test_a_rank_and_a_program_beside_it_are_two_findings():
+    job = Job()
+    train_on(job, [job.process(0), job.process(1), job.process(None, pid=9)], growing_list)
+    found = leaks(job)
+    assert [(one.ranks, one.processes, one.bytes) for one in found] == [
+        ((0, 1), (), 48 * MIB),
+        ((), ("train.py [pid 9]",), 24 * MIB),
+    ]
+
+
+def test_two_programs_under_one_rank_are_told_apart():
+    job = Job()
+    train_on(job, [job.process(0, pid=7), job.process(0, pid=8)], growing_list)
+    (found,) = leaks(job)
+    assert (found.ranks, found.bytes_per_step) == ((), MIB)
+    assert found.processes == ("train.py [pid 7] of rank 0", "train.py [pid 8] of rank 0")
+
+
+def test_a_helper_without_steps_does_not_spoil_the_verdict_of_its_rank():
+    job = Job()
+    helper = job.process(0, pid=5, command="python3\u241ftokenize.py")
+    keep(helper, MIB)
+    train_on(job, [job.process(0, pid=6), job.process(1, pid=7)], growing_list)
+    found, note = leaks(job)
+    assert (found.ranks, found.scope, found.bytes) == ((0, 1), "uniform", 48 * MIB)
+    assert (note.kind, note.evidence["judged"], note.processes) == (
+        "too_few_steps",
+        2,
+        ("tokenize.py [pid 5] of rank 0",),
+    )
+    assert "no steps were seen" in note.sentence
 
 
 def test_each_rank_on_its_own_device_and_when_it_is_full():
@@ -536,10 +583,45 @@ def test_ranks_on_one_host_share_its_memory():
 
 
 def test_too_few_steps_are_said_and_nothing_is_claimed():
-    (note,) = leaks(train(Job(), 2, 5, plant=growing_list))
+    candidate, note = leaks(train(Job(), 2, 5, plant=growing_list))
+    assert candidate.kind == LEAK_CANDIDATE
     assert (note.kind, note.severity, note.ranks) == ("too_few_steps", "info", (0, 1))
     assert note.is_note
     assert note.sentence.startswith("Ranks 0-1: 5 complete steps were seen")
+
+
+@pytest.mark.parametrize(("api", "teardown"), SHAPES)
+def test_short_runs_have_candidates_marked_as_such(api: bool, teardown: bool):
+    candidate, note = leaks(train(Job(), 2, 6, api=api, teardown=teardown, plant=growing_list))
+    assert (candidate.kind, candidate.line, candidate.ranks) == (LEAK_CANDIDATE, PLANTED, (0, 1))
+    assert (candidate.severity, candidate.bytes_per_step) == ("warning", MIB)
+    assert candidate.confidence <= 0.5
+    assert candidate.sentence.startswith("Ranks 0-1: 1.0 MiB per step each may leak at train.py:50")
+    assert candidate.sentence.endswith("; kept in each of 5 steps; too few to be sure.")
+    assert note.sentence.endswith("Run longer.")  # it does call step()
+
+
+def test_a_short_run_of_what_is_known_to_leak_elsewhere_is_no_candidate():
+    job = Job()
+    train_on(job, [job.process(0)], growing_list, steps=6)
+    train_on(job, [job.process(1)], growing_list, steps=24)
+    found, note = leaks(job)
+    assert (found.kind, found.ranks, note.ranks) == (LEAK, (0, 1), (0,))
+
+
+def test_the_short_life_of_a_rank_before_its_restart_has_no_candidates():
+    job = Job()
+    first, second = job.process(0), job.process(0, attempt=1)
+    train_on(job, [first], growing_list, steps=6)
+    train_on(job, [second], growing_list, steps=24)
+    assert [one.kind for one in leaks(job)] == [LEAK]
+
+
+@pytest.mark.parametrize("plant", CLEAN, ids=lambda plant: plant.__name__)
+def test_what_is_freed_or_made_once_is_no_candidate(plant: Plant):
+    still_filling = {cache_that_fills, replay_buffer, evaluation_every_6, garbage_every_9}  # nobody can know yet
+    found = [one for one in leaks(train(Job(), 2, 5, plant=plant)) if one.kind == LEAK_CANDIDATE]
+    assert bool(found) == (plant in still_filling)
 
 
 def test_seven_steps_are_enough_for_a_leak_at_every_step():

@@ -1,0 +1,46 @@
+"""Keeps 1 MiB per step; a program for tests of who is who. Not a case with a stated truth.
+
+kept.py [STEPS] [group FILE RANK SIZE | spawn SIZE | die SIGNAL RANK]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+import torch
+
+
+def train(steps: int) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        kept.append(torch.zeros(262144))
+
+
+def train_in_group(rank: int, file: str, size: int, steps: int) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+    train(steps)
+    torch.distributed.destroy_process_group()
+
+
+def main() -> None:
+    steps, *rest = sys.argv[1:]
+    if rest[:1] == ["spawn"]:
+        size = int(rest[1])
+        torch.zeros(10)  # the parent records, too
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(train_in_group, (f"{folder}/store", size, int(steps)), nprocs=size)
+        return
+    train(int(steps))
+    if rest[:1] == ["die"] and os.environ.get("RANK", rest[2]) == rest[2]:
+        os.kill(os.getpid(), int(rest[1]))
+
+
+if __name__ == "__main__":
+    main()
