@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import stat
 from typing import Any
 
@@ -17,7 +18,7 @@ from msmemscope.cli.main import EXIT_STATUSES, SUBCOMMANDS
 from msmemscope.cli.messages import say
 from msmemscope.cli.output_place import prepare_output
 from msmemscope.cli.program import find_program, preload_obstacles
-from msmemscope.cli.trailing import split_trailing
+from msmemscope.cli.trailing import could_be_ours, split_trailing
 from msmemscope.collect import config as options
 from msmemscope.collect.config import Config, Option, Parsed
 from msmemscope.collect.place import choose_place
@@ -45,6 +46,13 @@ class _RunCommand(click.Command):
         at = len(before) - len(program)
         if at == 0 or before[at - 1] != "--":
             kept, taken = split_trailing(program)
+            if not taken and (left := could_be_ours(program)):
+                words = shlex.join(left)
+                say(
+                    "warning",
+                    f"{words} behind the program is the program's; if msmemscope is meant, write: msmemscope {words} "
+                    f"{shlex.join(program[: -len(left)])}; if not, -- before the program spares this line",
+                )
             ctx.params["program"] = tuple(kept)
             for flag, value in taken.items():
                 say(

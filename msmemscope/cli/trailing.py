@@ -5,6 +5,8 @@ its own, and scripts written for it say so. They would be lost on the program, b
 --steps=100` must not be taken from it. So words are taken only from the end, only when every one of them is an option
 of ours written --name=value with a value that we understand, and only when one of them can hardly be meant for
 anybody else. `--` before the program keeps everything for the program.
+
+Where all of the program's last options might be ours and none of them need be, they stay the program's, and are told.
 """
 
 from __future__ import annotations
@@ -27,6 +29,15 @@ def split_trailing(program: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     if not any(flag in _OURS or (flag == "--level" and _is_level(value)) for flag, _, value in taken):
         return list(program), {}
     return list(program[:start]), {flag: value for flag, _, value in taken}
+
+
+def could_be_ours(program: Sequence[str]) -> list[str]:
+    """The options at the very end, when every one of them could be ours too. For a line that split_trailing() left."""
+    start = len(program)
+    while start > 1 and program[start - 1].startswith("-"):
+        start -= 1
+    last = list(program[start:])
+    return last if all(map(_understood, last)) else []
 
 
 def _understood(word: str) -> bool:

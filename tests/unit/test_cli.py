@@ -107,6 +107,28 @@ def test_options_at_the_end_are_taken_only_when_they_can_hardly_be_the_programs(
     assert ("taken as msmemscope's own" in capfd.readouterr().err) == (words[-1] not in argv)
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("sh x.sh --watch=op0,op1", "msmemscope --watch=op0,op1 sh x.sh"),  # upstream's own documented form
+        ("sh train.py --device=npu --steps=1,2", "msmemscope --device=npu --steps=1,2 sh train.py"),
+        ("sh train.py --device=npu --lr=0.1", ""),
+        ("sh train.py --steps=1000000,x", ""),
+        ("sh train.py --watch=a,b file", ""),
+        ("-- sh x.sh --watch=op0,op1", ""),
+        ("sh x.sh", ""),
+    ],
+)
+def test_options_behind_the_program_that_might_be_ours_are_told(
+    supervisor: Supervisor, capfd: pytest.CaptureFixture[str], line: str, told: str
+) -> None:
+    main(line.split())
+
+    assert supervisor.argv == [word for word in line.split() if word != "--"]
+    said = capfd.readouterr().err
+    assert (f"write: {told};" in said) if told else "behind the program" not in said
+
+
 def test_two_dashes_end_the_options(supervisor: Supervisor) -> None:
     assert main(["--steps=2", "--", "sh", "-c", "x"]) == 0
     assert supervisor.argv == ["sh", "-c", "x"]
