@@ -7,6 +7,7 @@ and removes the directory. While the launcher of the ranks lives, it waits a lit
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from msmemscope.collect.leaving import LAUNCHER
 from msmemscope.collect.presence import CLOSING, anybody_lives, process_start
 from msmemscope.collect.session import Session
+from msmemscope.dependencies import require_imports
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.supervise import say
@@ -33,6 +35,12 @@ def main(arguments: list[str]) -> int:
         session = Session.load(arguments[0])
     except MemscopeError as error:
         say(str(error))
+        return error.exit_status
+    try:
+        require_imports()
+    except MemscopeError as error:
+        say(str(error))
+        shutil.rmtree(session.directory, ignore_errors=True)
         return error.exit_status
     for line in sweep():
         say(line)

@@ -15,6 +15,7 @@ from pathlib import Path
 from msmemscope.collect.config import Config
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
+from msmemscope.dependencies import require_imports
 from msmemscope.launchers.bystander import Bystander
 from msmemscope.launchers.program import let_go_of_its_files, start_program
 from msmemscope.launchers.services import Services
@@ -43,6 +44,7 @@ _WAITED = {*_FORWARDED, signal.SIGCHLD}
 def run(config: Config, argv: list[str]) -> int:
     """Runs `argv` watched and returns its exit status; when a signal ended it, ends this process by the same one
     (128 + n where that is not possible). Raises MemscopeError when the program cannot be started."""
+    require_imports()
     for line in sweep():
         say(line)
     session = Session.create(config, argv, mode="launched")

@@ -96,7 +96,13 @@ def _main() -> int:
     sys.argv = [what, *arguments]
     from importlib import import_module
 
-    return int(import_module(what).main(arguments))
+    try:
+        module = import_module(what)
+    except Exception as error:  # noqa: BLE001 - one line and a status that says: trying again is no use
+        name, why = what.rpartition(".")[2], " ".join(str(error).split())
+        print(f"[msmemscope] {name}: cannot be imported ({why}); see: msmemscope doctor", file=sys.stderr)
+        return 4
+    return int(module.main(arguments))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def options_page() -> str:
         "Scripts written for upstream may have options behind the program (`msmemscope bash train.sh --analysis=leaks "
         "--level=op,kernel`). Those at the very end, written `--name=value`, are taken with a notice when one of them "
         "is `--analysis`, `--call-stack`, `--collect-mode`, `--events`, or `--level` with `op`, `kernel` or `0,1`; a "
-        "program's own `--device=npu --steps=100` stays the program's, and after `--` everything does.",
+        "program's own `--device=npu --steps=100` stays the program's, with a line that says how to write "
+        "it for msmemscope when all of its last options could be meant so; after `--` everything is the program's.",
         "",
         "| option | values | default | `config()` keyword |",
         "|---|---|---|---|",

@@ -28,10 +28,10 @@ from msmemscope.cli.report_line import Line
 from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
+from msmemscope.dependencies import NEEDED, advice, failed_imports
 from msmemscope.errors import MemscopeError
 from msmemscope.isolated import environment_of_service, isolated_command
 
-REQUIRED = ("pyzmq", "msgpack", "pyarrow", "numpy")
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 SOURCES = {
     "c10": "allocations of torch on the cpu and on CUDA",
@@ -120,9 +120,15 @@ def machine() -> Iterator[Line]:
 def python() -> Iterator[Line]:
     """The interpreter, what the aggregator needs, and the frameworks whose memory can be recorded."""
     yield Line("ok", f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})")
-    for name in REQUIRED:
+    failed = failed_imports()
+    for name in NEEDED:
         number = _version(name)
-        yield Line("ok", f"{name} {number}") if number else Line("missing", name, f"pip install {name}", fatal=True)
+        if name in failed:
+            yield Line("missing", f"{name} {number}: {failed[name]}", advice(name, failed), fatal=True)
+        else:
+            yield Line("ok", f"{name} {number}")
+    for name in failed.keys() - NEEDED.keys():
+        yield Line("missing", f"{name}: {failed[name]}", "pip install --force-reinstall numpy pyarrow", fatal=True)
     found = False
     for name in FRAMEWORKS:
         number = _version(name)
