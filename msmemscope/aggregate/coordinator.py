@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from msmemscope.aggregate.shard import IDENTITY_FIELDS, Shard
+from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import write_parquet
 from msmemscope.tables import SCHEMA_VERSION
 
@@ -118,6 +118,7 @@ class Coordinator:
             "first_event_ns": ring.stored.first_ts,
             "last_event_ns": ring.stored.last_ts,
             "stored_to": ring.expected,
+            "written_to": ring.end or None,
             "final": ring.final,
         }
 
@@ -149,6 +150,7 @@ def losses(shard: Shard) -> dict[str, Any]:
             gaps[kind] = gaps.get(kind, 0) + n
     rings = shard.rings.values()
     return {
+        **shard.losses.agents,
         "gaps": gaps,
         "holes": sum(ring.stored.holes for ring in rings),
         "invalid_records": sum(ring.stored.invalid for ring in rings),
@@ -159,10 +161,9 @@ def losses(shard: Shard) -> dict[str, Any]:
         "deleted_events": shard.losses.deleted_events,
         "skipped_parts": len(shard.losses.skipped_parts),
         "skipped_part_names": shard.losses.skipped_parts,
-        **shard.losses.agents,
     }
 
 
-def missing_bytes(ring: Any) -> int:
-    """Bytes of a ring before the next expected one that stand nowhere."""
-    return int(ring.expected - sum(end - start for start, end in ring.stored.ranges))
+def missing_bytes(ring: Ring) -> int:
+    """Bytes that were written to a ring, as far as is known, and stand nowhere."""
+    return max(ring.expected, ring.end) - sum(end - start for start, end in ring.stored.ranges)

@@ -65,6 +65,7 @@ class Ring:
     identity: dict[str, Any]
     stored: Stored = field(default_factory=Stored)
     expected: int = 0  # offset of the next batch
+    end: int = 0  # how far it was written, when that is known because nobody could read it to its end
     lost: dict[str, int] = field(default_factory=dict)
     final: bool = False
     meta: Meta = field(default_factory=Meta)
@@ -125,6 +126,7 @@ class Shard:
             identity["rank"] = -1 if entry.get("rank") is None else entry["rank"]
             identity["parent_ring_id"] = int(entry["parent_ring"], 16)
             ring = Ring(identity, expected=int(entry.get("stored_to", 0)), final=bool(entry.get("final")))
+            ring.end = int(entry.get("written_to") or 0)
             ring.lost = dict(entry.get("lost", {}))
             ring.meta = Meta(str(entry.get("visible_devices", "")), dict(entry.get("not_seen", {})))
             self.rings[int(entry["ring"], 16)] = ring
@@ -144,6 +146,7 @@ class Shard:
 
     def answer(self, data: bytes | memoryview) -> list[bytes]:
         """The answers to one message; none when it could not be stored now and must come again."""
+        kind = ""
         try:
             message = wire.unpack(data, self._session, wire.AGENT_TYPES)
             kind = message["type"]
@@ -170,7 +173,7 @@ class Shard:
             return [self._pack("finished")]
         except WireError as error:
             self.losses.refused_messages += 1
-            return [self._pack("refuse", reason=str(error), epoch=self.epoch, **error.where)]
+            return [self._pack("refuse", reason=str(error), what=kind, epoch=self.epoch, **error.where)]
 
     @property
     def all_agents_left(self) -> bool:
@@ -225,6 +228,7 @@ class Shard:
         """Reads back what the parts hold. Whatever else was stored is lost."""
         before = len(self._store.corrupt)
         found = self._store.stored()
+        self._store.check_definitions()
         self.losses.skipped_parts += self._store.corrupt[before:]
         for id, ring in self.rings.items():
             there = found.get(id, Stored())
@@ -249,11 +253,11 @@ class Shard:
         return [self._ack(batch.ring, ring.expected, batch.round, rewind=True)]
 
     def _answer_ring(self, message: dict[str, Any], data: bytes | memoryview) -> list[bytes]:
-        id, identity, start = self._ring_fields(message)
+        fields = self._ring_fields(message)
         if not self._journaled(data):
             return []
-        ring = self._announce(id, identity, start, message.get("final") is True)
-        return [self._ack(id, ring.expected, 0, rewind=False, final=ring.final)]
+        ring = self._announce(*fields)
+        return [self._ack(fields[0], ring.expected, 0, rewind=False, final=ring.final)]
 
     def _take(self, ring: Ring, batch: Batch) -> None:
         self._pending.add(ring.rank, int(ring.identity["created_ns"]), int(ring.identity["pid"]), batch)
@@ -261,24 +265,25 @@ class Shard:
         ring.expected = batch.end
         ring.meta.take(batch)
 
-    def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int]:
-        given = wire.mapping(message, "identity")
-        identity = {}
-        for name, default in IDENTITY_FIELDS.items():
-            value = given.get(name, default)
-            if type(value) is not type(default):
-                raise WireError(f"ring: {name} is {type(value).__name__}")
-            identity[name] = value[:4096] if isinstance(value, str) else value
-        lost = wire.mapping(given, "lost") if "lost" in given else {}
-        identity["lost"] = {_kind_name(kind): int(n) for kind, n in lost.items() if type(n) is int}
-        return wire.number(message, "ring"), identity, wire.number(message, "start", 1 << 62)
+    def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int, int, bool]:
+        """Ring, identity with `lost`, start, end, final."""
+        id = wire.number(message, "ring")
+        try:
+            identity = wire.identity(message, IDENTITY_FIELDS)
+            lost = wire.counts(message["identity"], "lost")
+            identity["lost"] = {_kind_name(kind): n for kind, n in lost.items()}
+            end = wire.number(message, "end", wire.MAX_OFFSET) if "end" in message else 0
+            return id, identity, wire.number(message, "start", wire.MAX_OFFSET), end, message.get("final") is True
+        except WireError as error:
+            raise WireError(str(error), {"ring": id}) from error
 
-    def _announce(self, id: int, identity: dict[str, Any], start: int, final: bool) -> Ring:
+    def _announce(self, id: int, identity: dict[str, Any], start: int, end: int, final: bool) -> Ring:
         ring = self.rings.setdefault(id, Ring({}))
         ring.lost = identity.pop("lost")
         ring.identity = identity
         # What lies before `start` exists nowhere any more. It stays a hole in `stored` and is told as missing.
         ring.expected = max(ring.expected, start)
+        ring.end = max(ring.end, end)
         ring.final = final or ring.final
         return ring
 
@@ -292,8 +297,7 @@ class Shard:
         return rows
 
     def _bye(self, message: dict[str, Any]) -> None:
-        left_out = wire.mapping(message, "left_out")
-        self.losses.agents = {str(name): int(n) for name, n in left_out.items() if type(n) is int and n}
+        self.losses.agents = {str(name): n for name, n in wire.counts(message, "left_out").items()}
 
     def _replay(self, message: dict[str, Any]) -> None:
         kind = message["type"]
@@ -305,7 +309,7 @@ class Shard:
                 self._take(ring, batch)
             ring.expected = max(expected, ring.stored.end)
         elif kind == "ring":
-            self._announce(*self._ring_fields(message), message.get("final") is True)
+            self._announce(*self._ring_fields(message))
         elif kind == "usage":
             self._pending.usage += self._usage(message)
         elif kind == "bye":
@@ -384,14 +388,11 @@ class Shard:
 
 def _host(message: dict[str, Any]) -> str:
     """Which agent this is: there is one per host, whatever its connection or process."""
-    host = message.get("host")
-    if not isinstance(host, str):
-        raise WireError(f"{message['type']}: host is not a text")
-    return host
+    return wire.text(message, "host")
 
 
-def _kind_name(kind: int) -> str:
+def _kind_name(kind: int | str) -> str:
     try:
-        return Kind(kind).name
+        return Kind(int(kind)).name
     except ValueError:
         return str(kind)

@@ -88,13 +88,17 @@ class Store:
         for left_over in self._run.glob("*/**/*.tmp"):
             left_over.unlink()
         stored = self.stored()
+        self.check_definitions()
+        return stored
+
+    def check_definitions(self) -> None:
+        """Sets aside what cannot be read of the other tables; one damaged page is not seen before it is decoded."""
         for name, schema in {**_DEFINITIONS, "usage": USAGE_SCHEMA}.items():
             for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
                 try:
                     pq.read_table(path, schema=schema)
                 except Bad:
                     self._set_aside(path)
-        return stored
 
     def stored(self) -> dict[int, Stored]:
         """What the event parts hold, ring by ring, as their footers say."""

@@ -9,7 +9,8 @@ hello                 agent ->   host, agent_pid, clock (CLOCK_MONOTONIC ns of t
 welcome               <- shard   epoch (changes when the aggregator restarts), stored {ring: offset}: of rings that
                                  may go on, MAX_ENTRIES at most; the others learn it from the answer to their `ring`
 ring                  agent ->   ring, identity (RingReader.header()), start (first offset the agent still has),
-                                 final (the ring is at its end; the agent deletes it once this is acknowledged)
+                                 final (the ring is at its end; the agent deletes it once this is acknowledged),
+                                 end (only of a ring that cannot be read any further: how far it was written)
 batch                 agent ->   ring, offset, length, n, clock, round, cols, strings, frames, stacks, holes,
                                  invalid: see native/record/cutter.h
 ack                   <- shard   epoch, ring, offset (everything before it is stored), round, rewind, final
@@ -18,19 +19,22 @@ usage                 agent ->   layout (USAGE_LAYOUT), ts, interval_ms (between
 ping / pong           both       clock; the answer adds epoch
 bye                   agent ->   host, left_out {what: n}; of each ring its last `ring` said all there is to say
 finished              <- shard   the bye is stored; the agent may go
-refuse                <- shard   reason; ring and offset when it was a batch
+refuse                <- shard   reason, what (type of the message, when that much could be read); its ring; of a
+                                 batch offset and length
 ====================  =========  ==============================================================================
 
 Delivery is go-back-N. A batch whose offset is not what the shard expects is answered by an ack with ``rewind``:
 the agent sends again from the acknowledged offset, under a new ``round``; rewinds of an older round are echoes
 of batches that were already in flight and are ignored.
 
-Nothing here is trusted before it was checked: sizes before decoding, types and lengths after. Nothing is ever
-unpickled. This module imports neither numpy nor zmq, so the agent starts fast.
+Nothing here is trusted before it was checked: sizes before decoding, types, lengths and ranges after. Every number that
+is taken fits where it goes: into the columns of the tables, into JSON without loss, and sums of them into 64 bits.
+Nothing is ever unpickled. This module imports neither numpy nor zmq, so the agent starts fast.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +49,10 @@ USAGE_LAYOUT = 2  # 1: one row per process, without cards
 MAX_USAGE_ROWS = 1 << 14
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_ENTRIES = 1 << 16  # of a map or list inside a message
+MAX_OFFSET = 1 << 53  # of a ring, and of any count: 9 PB, the largest number that every reader of JSON keeps
+MAX_RANKS = 1 << 20  # of a job
+MAX_TEXT = 4096  # characters of a text about a process
+MAX_COUNTS = 256  # things that are counted by name, in one message
 
 AGENT_TYPES = frozenset({"hello", "ring", "batch", "usage", "ping", "bye"})
 SHARD_TYPES = frozenset({"welcome", "ack", "pong", "finished", "refuse"})
@@ -53,6 +61,24 @@ EVENT_BYTES = {name: int(dtype[2:]) for name, dtype in EVENT_COLUMNS.items()}
 STRING_BYTES = {"id": 8, "bytes": 4}
 FRAME_BYTES = {"id": 8, "file": 8, "function": 8, "line": 4, "kind": 4}
 STACK_BYTES = {"id": 8, "count": 4, "kind": 4}
+
+
+# Ranges of the numbers in a ring's identity; the others are times or small numbers. Outside of it a number is taken as
+# unknown: a process whose header says nonsense of its rank has its events all the same.
+_IDENTITY = {
+    "rank": (-1, MAX_RANKS - 1),
+    "local_rank": (-1, MAX_RANKS - 1),
+    "group_rank": (-1, MAX_RANKS - 1),
+    "world_size": (-1, MAX_RANKS),
+    "attempt": (0, (1 << 31) - 1),
+    "pid": (0, (1 << 31) - 1),
+    "ppid": (0, (1 << 31) - 1),
+    "parent_ring_id": (0, (1 << 64) - 1),
+    "wall_offset_ns": (-(1 << 62), (1 << 62) - 1),
+}
+_OTHER_IDENTITY = (-1, (1 << 62) - 1)
+_DEVICE = re.compile(r"[a-z_]{1,16}(:[0-9]{1,5})?")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class WireError(MemscopeError):
@@ -161,12 +187,14 @@ def mapping(message: Mapping[str, Any], name: str) -> dict[Any, Any]:
 
 def batch(message: Mapping[str, Any]) -> Batch:
     """The checked batch of a message of that type, or WireError with its place."""
-    ring, offset = number(message, "ring"), number(message, "offset", 1 << 62)
+    ring, offset = number(message, "ring"), number(message, "offset", MAX_OFFSET)
     where = {"ring": ring, "offset": offset}
     try:
         length, n = number(message, "length", 1 << 40), number(message, "n", 1 << 24)
         if length == 0 or length % 8 != 0 or n * 96 > length:
             raise WireError(f"batch: {n} events in {length} bytes")
+        if offset + length > MAX_OFFSET:
+            raise WireError(f"batch: it ends behind {MAX_OFFSET}")
         where["length"] = length
         strings = _blobs(message, "strings", STRING_BYTES, None, {"text": ("bytes", 1)})
         frames = _blobs(message, "frames", FRAME_BYTES, None, {})
@@ -189,6 +217,43 @@ def batch(message: Mapping[str, Any]) -> Batch:
         raise WireError(str(error), where) from error
 
 
+def identity(message: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What a `ring` message says of its process: the fields of `known`, which holds their defaults. WireError when one
+    has another type; a number out of range is the default."""
+    given = mapping(message, "identity")
+    found = {}
+    for name, default in known.items():
+        value = given.get(name, default)
+        if type(value) is not type(default):
+            raise WireError(f"ring: {name} is {type(value).__name__}", {"ring": number(message, "ring")})
+        if type(value) is int:
+            low, high = _IDENTITY.get(name, _OTHER_IDENTITY)
+            value = value if low <= value <= high else default
+        found[name] = value[:MAX_TEXT] if isinstance(value, str) else value
+    return found
+
+
+def counts(message: Mapping[str, Any], name: str) -> dict[str | int, int]:
+    """A map of numbers in [0, MAX_OFFSET] by a kind's number or by a plain name, zeros left out; {} when it is not
+    there."""
+    given = mapping(message, name) if name in message else {}
+    if len(given) > MAX_COUNTS:
+        raise WireError(f"{message.get('type')}: {name} has more than {MAX_COUNTS} entries")
+    for key, value in given.items():
+        plain = (type(key) is int and 0 <= key < 256) or (isinstance(key, str) and _NAME.fullmatch(key) is not None)
+        if not plain or type(value) is not int or not 0 <= value <= MAX_OFFSET:
+            raise WireError(f"{message.get('type')}: {name} counts something wrongly")
+    return {key: value for key, value in given.items() if value}
+
+
+def text(message: Mapping[str, Any], name: str) -> str:
+    """A field that must be a text of at most MAX_TEXT characters."""
+    value = message.get(name)
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise WireError(f"{message.get('type')}: {name} is not a text of at most {MAX_TEXT} characters")
+    return value
+
+
 def usage(message: Mapping[str, Any]) -> UsageSample:
     """The checked content of a usage message, or WireError."""
     layout = number(message, "layout", 1 << 16)
@@ -204,13 +269,17 @@ def _usage_row(row: Any) -> UsageRow:
     if not isinstance(row, list) or len(row) != len(UsageRow.__slots__):
         raise WireError(f"usage: a row is not a list of {len(UsageRow.__slots__)}")
     ring, pid, ts, device, *figures = row
-    if not isinstance(device, str) or any(type(value) is not int for value in (ring, pid, ts)):
+    if (
+        not isinstance(device, str)
+        or _DEVICE.fullmatch(device) is None
+        or any(type(value) is not int for value in (ring, pid, ts))
+    ):
         raise WireError("usage: a row names ring, pid, time and device wrongly")
     if not (0 <= ring < 1 << 64 and 0 <= ts < 1 << 63 and 0 <= pid < 1 << 31):
         raise WireError("usage: ring, pid or time of a row is out of range")
     if any(value is not None and (type(value) is not int or not 0 <= value < 1 << 62) for value in figures):
         raise WireError("usage: a figure is neither bytes nor unknown")
-    return UsageRow(ring, pid, ts, device[:64], *figures)
+    return UsageRow(ring, pid, ts, device, *figures)
 
 
 def _blobs(

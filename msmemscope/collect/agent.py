@@ -175,6 +175,7 @@ class Agent:
         self._feeds: dict[str, Feed] = {}
         self._lives = Lives()
         self._by_id: dict[int, Feed] = {}
+        self._damaged: list[Feed] = []
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
         self._unwatched = unwatched.Unwatched(session_dir, say)
@@ -353,10 +354,18 @@ class Agent:
         say(f"{feed.path.name} is damaged and read no further: {why}")
         self._left_out["damaged_rings"] += 1
         feed.done = True
+        self._damaged.append(feed)
 
-    def _announce(self, feed: Feed, *, final: bool = False) -> None:
+    def _announce(self, feed: Feed, *, final: bool = False, **more: int) -> None:
         feed.announced = True
-        self._send("ring", ring=feed.id, identity=feed.identity, start=feed.first_offset, final=final)
+        self._send("ring", ring=feed.id, identity=feed.identity, start=feed.first_offset, final=final, **more)
+
+    def _tell_unread(self) -> None:
+        """Of rings that were given up: how far they are written, and what else they lost since."""
+        for feed in self._damaged:
+            feed.changed_identity()
+            end = min(feed.reader.head, feed.reader.acked + feed.reader.capacity)  # a head may be nonsense too
+            self._announce(feed, final=True, end=end)
 
     def _move_to_spool(self, now: float) -> None:
         """Makes room in rings that fill up while nothing is acknowledged."""
@@ -417,6 +426,7 @@ class Agent:
             self._asked = time.monotonic()
             self._unwatched.look_beside()
             self._left_out[unwatched.COUNT] = self._unwatched.count
+            self._tell_unread()
             self._send("bye", host=self._host, left_out=self._left_out)
 
     def _has_ended(self, feed: Feed) -> bool:
@@ -524,6 +534,10 @@ class Agent:
             return
         feed = self._by_id.get(wire.number(message, "ring"))
         if feed is None or feed.done:
+            return
+        if message.get("what") == "ring":  # and so it would be for ever
+            self._left_out["unread_bytes"] += min(max(feed.reader.head - feed.acked, 0), feed.reader.capacity)
+            self._give_up(feed, str(message.get("reason")))
             return
         if "length" not in message:
             self._hello()

@@ -404,6 +404,30 @@ def test_a_torn_journal_and_a_corrupt_part(make_job: MakeJob) -> None:
     assert run.info["losses"]["missing_bytes"] == missing * EVENT_BYTES
 
 
+def test_what_lies_behind_a_damaged_place_of_a_ring_is_counted(make_job: MakeJob) -> None:
+    job = make_job(agent=QUICK)
+    job.start("aggregator")
+    job.start("agent")
+    process = job.write(1, rank=0, events=1_000, bytes=1 << 20, linger_ms=60_000)
+    wait_until_stored(job, 1, 1_000)
+    # The program writes over the ring's head, at the first of its cache lines that holds it.
+    head = job.head(1).to_bytes(8, "little")
+    with job.ring_file(1).open("r+b") as ring:
+        header = ring.read(4096)
+        ring.seek(next(at for at in range(0, 4096, 64) if header[at : at + 8] == head))
+        ring.write((1 << 50).to_bytes(8, "little"))
+    wait_for(lambda: "is damaged and read no further" in job.said("agent"), "the agent to notice")
+    process.kill()
+    end(job)
+    run = job.run()
+    assert_exactly_once(run, 1, 1_000)
+    assert run.info["losses"]["damaged_rings"] == 1
+    # No ring holds more than its capacity that was not read.
+    assert run.info["losses"]["missing_bytes"] == 1 << 20
+    assert process_entry(run, 1)["written_to"] == process_entry(run, 1)["stored_to"] + (1 << 20)
+    assert "missing_bytes 1,048,576" in (job.run_dir / "summary.txt").read_text()
+
+
 def test_sigterm_finishes_with_what_is_there(make_job: MakeJob) -> None:
     job = make_job(agent=QUICK)
     job.start("aggregator")

@@ -349,6 +349,32 @@ def test_a_flipped_bit_in_the_journal_costs_one_batch_and_is_told(tmp_path: Path
     assert Run(run).info["losses"] == losses
 
 
+def test_a_damaged_part_of_the_strings_is_told(tmp_path: Path) -> None:
+    """Also one whose footer is whole, and also while the aggregator that wrote it goes on."""
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    life.tell(announcement())
+    life.tell(message(0, 1, texts={7: b"train.py" * 100}))
+    life.shard.roll()
+    life.shard._wait()
+    life.coordinator.write()
+    (part,) = run.glob("strings/part-*.parquet")
+    data = bytearray(part.read_bytes())
+    data[4:60] = bytes(56)
+    part.write_bytes(data)
+    assert pq.read_metadata(part).num_rows == 1
+    shutil.copytree(run, tmp_path / "killed")
+    life.finish()
+    again = Life(tmp_path / "killed")
+    again.finish()
+    for path in (run, tmp_path / "killed"):
+        opened = Run(path)
+        assert opened.info["losses"]["skipped_part_names"] == ["strings/part-000000.parquet"]
+        assert _losses(opened)["skipped_parts"] == 1
+        assert opened.string(7) == "unknown"
+        assert part.with_suffix(".corrupt").name in {left.name for left in path.glob("strings/*")}
+
+
 def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
     """A sample that was sent twice is kept once; META is told per process, also after a restart."""
     life = Life(tmp_path / "run")
