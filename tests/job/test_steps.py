@@ -1,0 +1,30 @@
+"""Steps of real torch programs: as many as the program has iterations, numbered without a gap."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+
+from running import PROGRAMS, Watch
+
+from msmemscope.tables import Run
+from msmemscope.vocabulary import Kind
+
+
+def test_every_way_to_step_has_the_steps_of_its_iterations(watch: Watch) -> None:
+    outcome = watch(sys.executable, PROGRAMS / "step_patterns.py")
+
+    assert outcome.status == 0, outcome.stderr
+    run = Run(outcome.run)
+    pids = {process.ring: process.pid for process in run.processes}
+    begun: dict[int, list[int]] = defaultdict(list)
+    for batch in run.events(columns=["step", "ring"], kinds=(Kind.STEP,)):
+        for row in batch.to_pylist():
+            if begun[pids[row["ring"]]][-1:] != [row["step"]]:  # told once more, by one who is trusted more
+                begun[pids[row["ring"]]].append(row["step"])
+    patterns = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert len(patterns) == 8
+    # The n-th iteration ends step n: n + 1 begins.
+    found = {name: begun[pid] for name, pid, _ in patterns}
+    assert found == {name: list(range(2, iterations + 2)) for name, _, iterations in patterns}
