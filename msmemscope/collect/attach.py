@@ -17,6 +17,7 @@ from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler
 _attached: Session | None = None
 _identified = False
 _hooked = False
+_steps_failed = False
 
 _optimizers = OptimizerSteps(_native.boundary)
 
@@ -75,9 +76,16 @@ def _watch_torch() -> None:
 
 
 def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> None:
-    if not _identified:
-        identify()
-    _optimizers.after_step(optimizer, args, kwargs)
+    global _steps_failed
+    if _steps_failed:
+        return
+    try:
+        if not _identified:
+            identify()
+        _optimizers.after_step(optimizer, args, kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
+        _steps_failed = True
+        print(f"[msmemscope] Warning: steps of optimizers are not counted: {error}", file=sys.stderr)
 
 
 def identify() -> None:

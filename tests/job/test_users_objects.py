@@ -139,3 +139,25 @@ def test_sharded_parameters_can_be_moved_after_a_step(watch: Watch, tmp_path: Pa
 
     assert (watched.status, watched.stdout) == (0, stdout), watched.stderr
     assert "in steps 0-4" in watched.stderr
+
+
+def test_a_fault_of_ours_does_not_reach_the_optimizer(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    fault = """
+class Groups(list):
+    def __iter__(self):
+        import sys
+        if "steps.py" in sys._getframe(1).f_code.co_filename:
+            raise RuntimeError("nobody iterates here")
+        return super().__iter__()
+optimizer.param_groups = Groups(optimizer.param_groups)
+train(model, optimizer)
+show(model)
+"""
+    program.write_text(START + fault)
+    _, stdout, _ = plain([sys.executable, program])
+
+    watched = watch(sys.executable, program)
+
+    assert (watched.status, watched.stdout) == (0, stdout), watched.stderr
+    assert watched.stderr.count("steps of optimizers are not counted: nobody iterates here") == 1
