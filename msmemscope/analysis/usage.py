@@ -53,6 +53,13 @@ class UsageIndex:
         at[(at < 0) & (ts.astype(np.uint64) + np.uint64(LEAD_NS) >= times[0])] = 0
         return {name: np.where(at >= 0, values[np.maximum(at, 0)], UNKNOWN) for name, values in figures.items()}
 
+    def newest(self, ring: int, device: str, ts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """The number of the newest sample at each time, -1 before the first."""
+        series = self._series.get((ring, device))
+        if series is None:
+            return np.full(len(ts), -1, np.int64)
+        return np.asarray(np.searchsorted(series[0], ts, side="right"), np.int64) - 1
+
     def cards(self, ring: int) -> list[str]:
         """The devices of a process that are sampled, but for the host; the lowest number first."""
         found = [device for owner, device in self._series if owner == ring and ":" in device]

@@ -68,6 +68,8 @@ _CACHING_POOLS = (Pool.PTA, Pool.MINDSPORE, Pool.CUDA)  # of which upstream's sn
 # Some tens of MB of memory and a few open files per process; their events lie together (tables.Run.groups).
 _PROCESSES_AT_ONCE = 32
 
+_DRIVER_COLUMNS = ("ts", "kind", "pool", "used")
+
 _SAMPLED = {"process_used": "process_used", "device_used": "used", "device_total": "total"}
 
 _KIND_OF_WORD = {
@@ -323,6 +325,8 @@ class _ProcessWriter:
         }
         self._ends = StepEnds()
         self._levels = PoolLevels()
+        # By card: the process's own memory from its driver, the newest sample, and that memory when it was taken.
+        self._driver: dict[str, tuple[int, int, int]] = {}
         self._accelerators = sorted(accelerators, key=lambda home: (len(home), home))
         self._open_at_stop = open_at_stop  # Device Ids; empty when there is none, or no stop()
         self._stopped = False
@@ -542,6 +546,12 @@ class _ProcessWriter:
                 # The node's memory is not a card's: of the host only the process's own is told.
                 if device != CPU or name == "process_used":
                     found[name][at] = use[source]
+            if device != CPU:
+                since = self._taken_since_sample(device, {name: rows[name][at] for name in _DRIVER_COLUMNS})
+                most = np.where(found["device_total"][at] > 0, found["device_total"][at], np.iinfo(np.int64).max)
+                for name in ("process_used", "device_used"):
+                    now = np.clip(found[name][at] + since, 0, most)
+                    found[name][at] = np.where(found[name][at] >= 0, now, -1)
         for at in np.flatnonzero(_is_made_snapshot(rows)).tolist():
             if (said := self._said.get((int(rows["ts"][at]), int(rows["tid"][at])))) is not None:
                 found["device_used"][at], found["device_total"][at] = said
@@ -549,6 +559,21 @@ class _ProcessWriter:
         for at in np.flatnonzero(starts).tolist():
             found["device_used"][at], found["device_total"][at] = self._card_at_start(rows, at)
         return found
+
+    def _taken_since_sample(self, device: str, rows: Columns) -> np.ndarray[Any, Any]:
+        """Bytes that the process has taken from the card's driver since the newest sample, which is up to 100 ms old;
+        less than 0 when it gave some back. 0 where that is not known."""
+        level, sample, base = self._driver.get(device, (-1, -1, -1))
+        n = len(rows["ts"])
+        told = IS_MEMORY[rows["kind"]] & (rows["pool"] == Pool.HAL) & (rows["used"] >= 0)
+        last = np.maximum.accumulate(np.where(told, np.arange(n), -1))
+        levels = np.where(last >= 0, rows["used"][last], level)
+        newest = self._usage.newest(self._process.ring, device, rows["ts"])
+        changed = np.r_[newest[0] != sample, newest[1:] != newest[:-1]]
+        start = np.maximum.accumulate(np.where(changed, np.arange(n), -1))
+        bases = np.where(start >= 0, np.r_[level, levels[:-1]][start], base)
+        self._driver[device] = int(levels[-1]), int(newest[-1]), int(bases[-1])
+        return np.asarray(np.where((levels >= 0) & (bases >= 0) & (newest >= 0), levels - bases, 0))
 
     def _card_at_start(self, rows: Columns, at: int) -> tuple[int, int]:
         """Used and total of the card: what the process itself was told, else the sample of its first card. A process

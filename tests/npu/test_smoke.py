@@ -200,7 +200,10 @@ def test_the_cards_own_figures_stand_on_the_rows_of_a_short_run(tmp_path: Path) 
     told = [facts for facts in rows if "shadow" not in facts]
     assert len(told) > 20
     for facts in told:
-        assert 0 < int(facts["process_used"]) <= int(facts["device_used"]) <= 4 << 30
+        assert 0 <= int(facts["process_used"]) <= int(facts["device_used"]) <= 4 << 30
+    # Between two samples too: never less than what the row itself says of the process.
+    driver = [attr(row) for row in card.rows if (row["Event"], row["Event Type"]) == ("MALLOC", "HAL")]
+    assert all(int(facts["process_used"]) >= int(facts["used"]) > 0 for facts in driver)
 
 
 def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path) -> None:

@@ -215,6 +215,34 @@ def test_start_says_what_the_card_had_free(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("rows_at_once", [1, 2, 1000])
+def test_a_sample_is_brought_up_to_date_by_what_the_process_took_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    """Else `process_used` would be less than the process's own `used` on the same row until the next sample."""
+    monkeypatch.setattr("msmemscope.report.dump._ROWS_AT_ONCE", rows_at_once)
+    run = FakeRun([process(1)])
+    base = 5 * SECOND
+    run.malloc(base, 0x10, MIB, used=MIB, **HAL)
+    run.sample(base + 5, "npu:4", used=7 * MIB, total=64 << 30, process_used=3 * MIB)
+    run.malloc(base + 10, 0x20, 10 * MIB, used=11 * MIB, **HAL)
+    run.malloc(base + 11, 0x20, 64, total=10 * MIB, **PTA)
+    run.free(base + 12, 0x10, MIB, used=10 * MIB, **HAL)
+    run.sample(base + 15, "npu:4", used=99 * MIB, total=64 << 30, process_used=12 * MIB)
+    run.free(base + 20, 0x20, total=10 * MIB, **PTA)
+    run.malloc(base + 21, 0x30, 2 * MIB, used=12 * MIB, **HAL)
+    run.sample(base + 25, "npu:4", used=90 * MIB, total=64 << 30, process_used=None)
+    run.free(base + 30, 0x30, 2 * MIB, used=10 * MIB, **HAL)
+    write_dumps(run, tmp_path)  # type: ignore[arg-type]
+    rows = [attr_of(row["Attr"]) for row in read_csv(only_file(tmp_path, "4"))]
+    told = [
+        (int(row.get("process_used", -MIB)) // MIB, int(row["device_used"]) // MIB)
+        for row in rows
+        if "shadow" not in row
+    ]
+    assert told == [(3, 7), (13, 17), (13, 17), (12, 16), (12, 99), (14, 101), (-1, 88)]
+
+
 @pytest.mark.parametrize(("devices", "cards"), [(("npu",), ["3", "4"]), (("auto",), ["3", "4"]), (("npu:4",), ["4"]),
                                                 (("cpu", "npu:3"), ["3"])])  # fmt: skip
 def test_marks_stand_in_the_file_of_their_threads_card(
