@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -58,28 +59,42 @@ class Coordinator:
             "exit_status": None,
         }
         self.drained = False
+        self.cost_s = 0.0  # of the last time that run.json was written
+        self._ended = False
+        self._writing = threading.Lock()
 
     def write(self, *, finished: bool = False, **more: Any) -> None:
-        """Replaces run.json. more: further keys, kept from then on."""
-        self._info.update(more)
-        document = {
-            **self._info,
-            "processes": [self._process(id) for id in sorted(self._shard.rings, key=self._order)],
-            "roll_call": roll_call(self._shard),
-            "losses": losses(self._shard),
-            "damaged_segments": {name: asdict(one) for name, one in self._shard.losses.damaged_segments.items()},
-            "usage": asdict(self._shard.usage),
-            "drained": self.drained,
-            "finished": finished,
-        }
-        temporary = self._run / "run.json.tmp"
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(file, "w", encoding="utf-8") as out:
-            json.dump(document, out, indent=1)
-        os.replace(temporary, self._run / "run.json")
+        """Replaces run.json. more: further keys, kept from then on. Any thread may call it, while another works on the
+        shard: every fact is read once, and newer than needed is as good."""
+        with self._writing:
+            begun = time.monotonic()
+            self._info.update(more)
+            rings = sorted(self._shard.rings.items(), key=self._order)
+            document = {
+                **self._info,
+                "processes": [self._process(id, ring) for id, ring in rings],
+                "roll_call": roll_call(self._shard),
+                "losses": losses(self._shard, ended=self._ended),
+                "agents": {
+                    "expected": self._shard.expected_agents,
+                    "heard": {id: asdict(agent) for id, agent in list(self._shard.agents.items())},
+                },
+                "damaged_segments": {name: asdict(one) for name, one in self._shard.losses.damaged_segments.items()},
+                "usage": asdict(self._shard.usage),
+                "drained": self.drained,
+                "finished": finished,
+            }
+            temporary = self._run / "run.json.tmp"
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(file, "w", encoding="utf-8") as out:
+                out.write(as_text(document))
+            os.replace(temporary, self._run / "run.json")
+            self.cost_s = time.monotonic() - begun
 
     def end(self, finish: Mapping[str, Any]) -> None:
-        """Notes how the program ended. finish: what the supervisor says of it, possibly nothing."""
+        """Notes how the program ended, and that no agent is waited for any more. finish: what the supervisor says of
+        the end, possibly nothing."""
+        self._ended = True
         self.write(
             ended_wall_ns=finish.get("ended_wall_ns") or time.time_ns(),
             exit_status=finish.get("exit_status"),
@@ -99,12 +114,13 @@ class Coordinator:
                     )
         write_parquet(pa.Table.from_pylist(rows, LOSSES_SCHEMA), self._run / "losses.parquet")
 
-    def _order(self, id: int) -> tuple[int, int, int]:
-        identity = self._shard.rings[id].identity
-        return identity["rank"], identity["created_ns"], id
+    @staticmethod
+    def _order(entry: tuple[int, Ring]) -> tuple[int, int, int]:
+        id, ring = entry
+        return ring.identity["rank"], ring.identity["created_ns"], id
 
-    def _process(self, id: int) -> dict[str, Any]:
-        ring = self._shard.rings[id]
+    @staticmethod
+    def _process(id: int, ring: Ring) -> dict[str, Any]:
         entry = {name: ring.identity[name] for name in IDENTITY_FIELDS if name != "parent_ring_id"}
         return {
             "ring": f"{id:016x}",
@@ -123,6 +139,18 @@ class Coordinator:
         }
 
 
+def as_text(document: Mapping[str, Any]) -> str:
+    """JSON with a line per key, and one per entry of a list: as fast as json is without line breaks, and legible."""
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            body = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        else:
+            body = json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {body}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def roll_call(shard: Shard) -> list[dict[str, Any]]:
     """Every rank of the job, also those that never reported. last_event_ns: CLOCK_MONOTONIC of its host."""
     world = max((int(ring.identity["world_size"]) for ring in shard.rings.values()), default=0)
@@ -130,7 +158,7 @@ def roll_call(shard: Shard) -> list[dict[str, Any]]:
         rank: {"rank": rank, "reported": False, "last_event_ns": None, "events": 0}
         for rank in range(min(world, 1 << 20))
     }
-    for ring in shard.rings.values():
+    for ring in list(shard.rings.values()):
         if ring.rank is None:
             continue
         empty = {"rank": ring.rank, "reported": False, "last_event_ns": None, "events": 0}
@@ -142,15 +170,23 @@ def roll_call(shard: Shard) -> list[dict[str, Any]]:
     return [calls[rank] for rank in sorted(calls)]
 
 
-def losses(shard: Shard) -> dict[str, Any]:
-    """Everything that the tables do not hold although it happened. All counts are 0 in a perfect run."""
+def losses(shard: Shard, *, ended: bool = False) -> dict[str, Any]:
+    """Everything that the tables do not hold although it happened. All counts are 0 in a perfect run. ended: an agent
+    that was not heard of, or did not say bye, never will."""
+    agents = list(shard.agents.values())
+    left_out: dict[str, int] = {}
+    for agent in agents:
+        for what, n in agent.left_out.items():
+            left_out[what] = left_out.get(what, 0) + n
     gaps: dict[str, int] = {}
-    for ring in shard.rings.values():
+    for ring in list(shard.rings.values()):
         for kind, n in ring.lost.items():
             gaps[kind] = gaps.get(kind, 0) + n
-    rings = shard.rings.values()
+    rings = list(shard.rings.values())
     return {
-        **shard.losses.agents,
+        **left_out,
+        "agents_not_heard": max((shard.expected_agents or 0) - len(agents), 0) if ended else 0,
+        "agents_cut_off": sum(not agent.left for agent in agents) if ended else 0,
         "gaps": gaps,
         "holes": sum(ring.stored.holes for ring in rings),
         "invalid_records": sum(ring.stored.invalid for ring in rings),

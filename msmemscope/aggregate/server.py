@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
 from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.journal import DAMAGED, Damage
-from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Losses, Shard, UsageFacts
+from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
@@ -232,6 +233,7 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     socket.bind(endpoint)
     noted = served = look_at = time.monotonic()
     rings_noted = -1
+    noting: Future[None] | None = None
     try:
         while not shard.all_agents_left and not asked_to_end:
             for _ in range(64):
@@ -250,9 +252,13 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
                     served = time.monotonic()
                 elif time.monotonic() - served > WITHOUT_AGENT_S:
                     break
-            if len(shard.rings) != rings_noted or time.monotonic() - noted > 2:
-                rings_noted, noted = len(shard.rings), time.monotonic()
-                _try_write(coordinator)
+            # For whoever looks: recovery needs it at rolls only. In the other thread, and at most a twentieth of it.
+            pause = max(20 * coordinator.cost_s, 2 if len(shard.rings) == rings_noted else 0)
+            if noting is not None and not noting.done():
+                noted = time.monotonic()
+            elif time.monotonic() - noted >= pause:
+                rings_noted = len(shard.rings)
+                noting = shard.later(lambda: _try_write(coordinator))
         coordinator.drained = shard.all_agents_left
     finally:
         socket.close()
@@ -267,6 +273,14 @@ def _is_over_without_agent(session_dir: Path) -> bool:
         return True
     deserted = is_free(session_dir / OWNER) and not anybody_lives(str(session_dir))
     return deserted and not writers_live(session_dir)
+
+
+def agents_before(before: dict[str, Any]) -> dict[str, Agent]:
+    """The agents that an earlier aggregator heard of, from its run.json."""
+    return {
+        str(id): Agent(str(one["host"]), bool(one["left"]), {str(what): int(n) for what, n in one["left_out"].items()})
+        for id, one in before.get("agents", {}).get("heard", {}).items()
+    }
 
 
 def losses_before(before: dict[str, Any]) -> Losses:
@@ -285,13 +299,20 @@ def losses_before(before: dict[str, Any]) -> Losses:
 def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tuple[Shard, Coordinator]:
     """Shard and coordinator of a run, with what an earlier aggregator left."""
     settings = session.get("aggregator", {})
-    shard = Shard(run, session["session"], int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)))
+    expected = session.get("agents", 1)  # where nobody says it: the supervisor starts one agent and one aggregator
+    shard = Shard(
+        run,
+        session["session"],
+        int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)),
+        None if expected is None else int(expected),
+    )
+    shard.agents = agents_before(before)
     shard.losses = losses_before(before)
     shard.usage = UsageFacts(**before.get("usage", {}))
     shard.recover(before.get("processes", []))
     coordinator = Coordinator(run, session, _version(), shard)
-    shard.before_roll = coordinator.write
-    coordinator.drained = shard.drained or bool(before.get("drained"))
+    shard.note = coordinator.write
+    coordinator.drained = shard.all_agents_left or bool(before.get("drained"))
     return shard, coordinator
 
 

@@ -36,6 +36,8 @@ from msmemscope.text import plain
 from msmemscope.vocabulary import Kind
 
 DEFAULT_ROLL_ROWS = 1_000_000
+ROLL_USAGE_ROWS = 50_000
+ROLL_BYTES = 256 << 20  # of the journal: definitions and announcements have no rows
 RETRY_S = 1.0
 IDENTITY_FIELDS = {
     "rank": -1,
@@ -84,7 +86,15 @@ class Losses:
     damaged_segments: dict[str, Damage] = field(default_factory=dict)  # of the journal, by name
     deleted_events: int = 0  # stood in a table that is not there any more, or damaged
     skipped_parts: list[str] = field(default_factory=list)
-    agents: dict[str, int] = field(default_factory=dict)  # what agents say they had to leave out
+
+
+@dataclass
+class Agent:
+    """A node's agent, whatever its connection or process."""
+
+    host: str
+    left: bool = False  # it said bye, and no hello since
+    left_out: dict[str, int] = field(default_factory=dict)  # what it says it had to leave out
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,12 @@ class UsageFacts:
 
 
 class Shard:
-    """`before_roll` writes run.json: what a journal segment alone knows must stand there before it is deleted."""
+    """`note` writes run.json: what a journal segment alone knows must stand there before it is deleted. It is called by
+    the thread that writes the tables. expected_agents: one per node of the job; None: not known."""
 
-    def __init__(self, run: Path, session: str, roll_rows: int = DEFAULT_ROLL_ROWS) -> None:
+    def __init__(
+        self, run: Path, session: str, roll_rows: int = DEFAULT_ROLL_ROWS, expected_agents: int | None = 1
+    ) -> None:
         self._session = session
         self._roll_rows = roll_rows
         self._store = Store(run)
@@ -111,11 +124,11 @@ class Shard:
         self._said: set[str] = set()
         self.epoch = secrets.randbits(63)
         self.rings: dict[int, Ring] = {}
-        self.agents: dict[str, bool] = {}  # host whose agent said hello: has it said bye?
-        self.drained = False  # some run of ours already saw the last bye
+        self.agents: dict[str, Agent] = {}  # by its id
+        self.expected_agents = expected_agents
         self.losses = Losses()
         self.usage = UsageFacts()
-        self.before_roll: Callable[[], None] = lambda: None
+        self.note: Callable[[], None] = lambda: None
         self.repair: Callable[[], None] = lambda: None  # called when a write failed: the directory may be deleted
         self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
@@ -153,7 +166,7 @@ class Shard:
             if kind == "batch":
                 return self._answer_batch(wire.batch(message), data)
             if kind == "hello":
-                self.agents[_host(message)] = False
+                self._agent(message).left = False
                 going_on = ((id, ring.expected) for id, ring in self.rings.items() if not ring.final)
                 stored = dict(islice(going_on, wire.MAX_ENTRIES))
                 return [self._pack("welcome", epoch=self.epoch, stored=stored)]
@@ -166,10 +179,11 @@ class Shard:
                 if self._journaled(data):
                     self._pending.usage += rows
                 return []
-            self._bye(message)
+            left_out = wire.counts(message, "left_out")
+            wire.text(message, "host")
             if not self._journaled(data):
                 return []
-            self.agents[_host(message)] = True
+            self._bye(message, left_out)
             return [self._pack("finished")]
         except WireError as error:
             self.losses.refused_messages += 1
@@ -177,17 +191,18 @@ class Shard:
 
     @property
     def all_agents_left(self) -> bool:
-        return bool(self.agents) and all(self.agents.values())
+        """Has every agent of the job said bye? Where their number is not known: every one that was heard of."""
+        return len(self.agents) >= (self.expected_agents or 1) and all(agent.left for agent in self.agents.values())
 
     def roll(self) -> None:
         """Moves rolling on; never waits. Call often."""
         if self._future is not None and self._future.done():
             self._finish_roll()
         if self._future is None and self._rolling is not None and time.monotonic() >= self._retry_at:
-            self._future = self._writer.submit(self._store.write, self._rolling)
-        elif self._rolling is None and (self._pending.rows >= self._roll_rows or self._wants_room):
+            self._future = self._writer.submit(self._write, self._rolling)
+        elif self._rolling is None and (self._is_due() or self._wants_room):
             self._wants_room = False
-            if not self._pending.empty:
+            if self._pending.bytes or not self._pending.empty:
                 self._start_roll()
 
     def close(self, give_up_s: float) -> bool:
@@ -278,9 +293,9 @@ class Shard:
             raise WireError(str(error), {"ring": id}) from error
 
     def _announce(self, id: int, identity: dict[str, Any], start: int, end: int, final: bool) -> Ring:
-        ring = self.rings.setdefault(id, Ring({}))
-        ring.lost = identity.pop("lost")
-        ring.identity = identity
+        lost = identity.pop("lost")
+        ring = self.rings.setdefault(id, Ring(identity))
+        ring.lost, ring.identity = lost, identity
         # What lies before `start` exists nowhere any more. It stays a hole in `stored` and is told as missing.
         ring.expected = max(ring.expected, start)
         ring.end = max(ring.end, end)
@@ -296,8 +311,17 @@ class Shard:
             rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 
-    def _bye(self, message: dict[str, Any]) -> None:
-        self.losses.agents = {str(name): n for name, n in wire.counts(message, "left_out").items()}
+    def _agent(self, message: dict[str, Any]) -> Agent:
+        host = wire.text(message, "host")
+        id = wire.text(message, "agent") if "agent" in message else host
+        if id not in self.agents and len(self.agents) >= wire.MAX_AGENTS:
+            raise WireError(f"more than {wire.MAX_AGENTS} agents")
+        return self.agents.setdefault(id, Agent(host))
+
+    def _bye(self, message: dict[str, Any], left_out: dict[str | int, int]) -> None:
+        agent = self._agent(message)
+        agent.left = True
+        agent.left_out = {str(name): n for name, n in left_out.items()}
 
     def _replay(self, message: dict[str, Any]) -> None:
         kind = message["type"]
@@ -313,8 +337,7 @@ class Shard:
         elif kind == "usage":
             self._pending.usage += self._usage(message)
         elif kind == "bye":
-            self._bye(message)
-            self.drained = True
+            self._bye(message, wire.counts(message, "left_out"))
 
     # --- the disk -----------------------------------------------------------------------------------------
 
@@ -326,7 +349,22 @@ class Shard:
             self._wants_room = "journal" not in self._said
             self._say("journal", f"cannot write the journal ({error.strerror}); nothing more is taken, trying again")
             return False
+        self._pending.bytes += len(data)
         return True
+
+    def _is_due(self) -> bool:
+        """Is there enough for a part, of anything?"""
+        pending = self._pending
+        return pending.rows >= self._roll_rows or len(pending.usage) >= ROLL_USAGE_ROWS or pending.bytes >= ROLL_BYTES
+
+    def _write(self, chunk: Chunk) -> None:
+        """In the thread of the tables: everything that must stand on disk before the chunk's segments are deleted."""
+        self._store.write(chunk)
+        self.note()
+
+    def later(self, work: Callable[[], None]) -> Future[None]:
+        """Does something in the thread that writes the tables, when that is free."""
+        return self._writer.submit(work)
 
     def _is_full(self) -> bool:
         """Waits for a roll that is merely slow; true when it fails and enough is held in memory."""
@@ -338,18 +376,13 @@ class Shard:
     def _start_roll(self) -> None:
         if time.monotonic() < self._retry_at:
             return
-        try:
-            self.before_roll()
-        except OSError as error:
-            self._failed(error)
-            return
         self._pending.segments = self._journal.rotate()
         self._rolling, self._pending = self._pending, Chunk()
-        self._future = self._writer.submit(self._store.write, self._rolling)
+        self._future = self._writer.submit(self._write, self._rolling)
 
     def _wait(self) -> None:
         if self._future is None and self._rolling is not None and time.monotonic() >= self._retry_at:
-            self._future = self._writer.submit(self._store.write, self._rolling)
+            self._future = self._writer.submit(self._write, self._rolling)
         if self._future is not None:
             self._future.exception()
             self._finish_roll()
@@ -384,11 +417,6 @@ class Shard:
 
     def _ack(self, ring: int, offset: int, round: int, *, rewind: bool, final: bool = False) -> bytes:
         return self._pack("ack", epoch=self.epoch, ring=ring, offset=offset, round=round, rewind=rewind, final=final)
-
-
-def _host(message: dict[str, Any]) -> str:
-    """Which agent this is: there is one per host, whatever its connection or process."""
-    return wire.text(message, "host")
 
 
 def _kind_name(kind: int | str) -> str:

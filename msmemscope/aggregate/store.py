@@ -129,8 +129,10 @@ class Store:
             if batches:
                 write_events(chunk.by_ring(), self._next_part("events"))
             chunk.written.add("events")
-        if chunk.usage:
-            write_parquet(pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA), self._next_part("usage"))
+        if "usage" not in chunk.written:
+            if chunk.usage:
+                write_parquet(pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA), self._next_part("usage"))
+            chunk.written.add("usage")
 
     def merge_usage(self) -> None:
         """Joins the usage parts into usage.parquet, two in memory at a time.

@@ -5,7 +5,8 @@ Envelope of every message: ``{v: 1, type: str, session: str, ...}``. In the orde
 ====================  =========  ==============================================================================
 type                  direction  fields
 ====================  =========  ==============================================================================
-hello                 agent ->   host, agent_pid, clock (CLOCK_MONOTONIC ns of the sender)
+hello                 agent ->   agent (id of the node's agent, the same for its successors), host, agent_pid, clock
+                                 (CLOCK_MONOTONIC ns of the sender)
 welcome               <- shard   epoch (changes when the aggregator restarts), stored {ring: offset}: of rings that
                                  may go on, MAX_ENTRIES at most; the others learn it from the answer to their `ring`
 ring                  agent ->   ring, identity (RingReader.header()), start (first offset the agent still has),
@@ -17,7 +18,7 @@ ack                   <- shard   epoch, ring, offset (everything before it is st
 usage                 agent ->   layout (USAGE_LAYOUT), ts, interval_ms (between samples), cards (why the cards are not
                                  sampled, else empty), rows: see UsageRow
 ping / pong           both       clock; the answer adds epoch
-bye                   agent ->   host, left_out {what: n}; of each ring its last `ring` said all there is to say
+bye                   agent ->   agent, host, left_out {what: n}; of each ring its last `ring` said all there is to say
 finished              <- shard   the bye is stored; the agent may go
 refuse                <- shard   reason, what (type of the message, when that much could be read); its ring; of a
                                  batch offset and length
@@ -51,6 +52,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_ENTRIES = 1 << 16  # of a map or list inside a message
 MAX_OFFSET = 1 << 53  # of a ring, and of any count: 9 PB, the largest number that every reader of JSON keeps
 MAX_RANKS = 1 << 20  # of a job
+MAX_AGENTS = 1 << 16  # of a job
 MAX_TEXT = 4096  # characters of a text about a process
 MAX_COUNTS = 256  # things that are counted by name, in one message
 

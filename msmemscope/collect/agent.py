@@ -19,6 +19,7 @@ import errno
 import gc
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -170,6 +171,7 @@ class Agent:
         self._session = session
         self._name = str(session["session"])
         self._host = str(session.get("host", ""))
+        self._id = _id_of(session_dir)
         self._settings = Settings.of(session)
         self._spools = spool_directory(session_dir, session)
         self._feeds: dict[str, Feed] = {}
@@ -427,7 +429,7 @@ class Agent:
             self._unwatched.look_beside()
             self._left_out[unwatched.COUNT] = self._unwatched.count
             self._tell_unread()
-            self._send("bye", host=self._host, left_out=self._left_out)
+            self._send("bye", agent=self._id, host=self._host, left_out=self._left_out)
 
     def _has_ended(self, feed: Feed) -> bool:
         """Its last event is stored, and that was not told yet."""
@@ -463,7 +465,7 @@ class Agent:
         self._epoch = None
         self._said_bye = False
         self._asked = time.monotonic()
-        self._send("hello", host=self._host, agent_pid=os.getpid(), clock=time.monotonic_ns())
+        self._send("hello", agent=self._id, host=self._host, agent_pid=os.getpid(), clock=time.monotonic_ns())
 
     def _send(self, kind: str, **content: Any) -> None:
         assert self._socket is not None
@@ -565,6 +567,14 @@ class Agent:
         except (OSError, ValueError):
             return False
         return bool(info.get("drained"))
+
+
+def _id_of(session_dir: Path) -> str:
+    """Names this node's agent, the same for its successors: host names repeat in containers."""
+    path = session_dir / "agent.id"
+    with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+        file.write(secrets.token_hex(8))
+    return path.read_text(encoding="ascii")[:64] or "agent"
 
 
 def say(text: str) -> None:

@@ -51,7 +51,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.mkdir()
     shard = Shard(path, S, roll_rows=50)
     coordinator = Coordinator(path, {"session": S, "config": {}, "host": "here"}, "0", shard)
-    shard.before_roll = coordinator.write
+    shard.note = coordinator.write
     for data in (announcement(), message(0, 60)):
         shard.answer(data)
     shard.roll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from msmemscope import parts
+from msmemscope.aggregate import shard as shard_module
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.journal import segments
-from msmemscope.aggregate.server import losses_before
+from msmemscope.aggregate.server import agents_before, losses_before
 from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.analysis.blocks import track
@@ -79,14 +81,14 @@ def usage_of(*rings: int, ts: int) -> bytes:
 class Life:
     """One life of an aggregator over a run directory, without process and socket."""
 
-    def __init__(self, run: Path, roll_rows: int = 10**9) -> None:
+    def __init__(self, run: Path, roll_rows: int = 10**9, agents: int | None = 1) -> None:
         run.mkdir(exist_ok=True)
         before = Run(run).info if (run / "run.json").exists() else {}
-        self.shard = Shard(run, S, roll_rows)
-        self.shard.losses = losses_before(before)
+        self.shard = Shard(run, S, roll_rows, agents)
+        self.shard.losses, self.shard.agents = losses_before(before), agents_before(before)
         self.shard.recover(before.get("processes", []))
         self.coordinator = Coordinator(run, {"session": S}, "0", self.shard)
-        self.shard.before_roll = self.coordinator.write
+        self.shard.note = self.coordinator.write
 
     def tell(self, data: bytes) -> dict[str, Any]:
         (answer,) = self.shard.answer(data)
@@ -373,6 +375,105 @@ def test_a_damaged_part_of_the_strings_is_told(tmp_path: Path) -> None:
         assert _losses(opened)["skipped_parts"] == 1
         assert opened.string(7) == "unknown"
         assert part.with_suffix(".corrupt").name in {left.name for left in path.glob("strings/*")}
+
+
+def hello(agent: str, host: str = "here") -> bytes:
+    return wire.pack("hello", S, agent=agent, host=host, agent_pid=1, clock=0)
+
+
+def bye(agent: str, host: str = "here", **left_out: int) -> bytes:
+    return wire.pack("bye", S, agent=agent, host=host, left_out=left_out)
+
+
+def test_two_agents_are_waited_for_and_their_losses_added(tmp_path: Path) -> None:
+    """Of one host name, as containers have; the first leaves before the second says hello, and the aggregator is killed
+    in between."""
+    run = tmp_path / "run"
+    life = Life(run, agents=2)
+    life.tell(announcement())
+    assert life.tell(hello("a"))["type"] == "welcome"
+    assert life.tell(bye("a", unread_bytes=3))["type"] == "finished"
+    assert not life.shard.all_agents_left
+    life.coordinator.write()
+    life = Life(run, agents=2)
+    assert not life.shard.all_agents_left
+    life.tell(hello("b"))
+    life.tell(bye("b", unread_bytes=4, refused_rings=1, gaps=5))
+    assert life.shard.all_agents_left
+    life.tell(hello("b"))  # a successor, because the answer was lost with its predecessor
+    assert not life.shard.all_agents_left
+    life.tell(bye("b", unread_bytes=4, refused_rings=1, gaps=5))
+    life.coordinator.end({})
+    life.finish()
+    losses = Run(run).info["losses"]
+    assert (losses["unread_bytes"], losses["refused_rings"], losses["gaps"]) == (7, 1, {})
+    assert (losses["agents_not_heard"], losses["agents_cut_off"]) == (0, 0)
+
+
+def test_agents_that_never_came_or_never_left_are_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, agents=3)
+    life.tell(announcement())
+    life.tell(hello("a"))
+    life.coordinator.write()
+    assert Run(run).info["losses"]["agents_cut_off"] == 0  # it may come yet
+    life.coordinator.end({})
+    life.finish()
+    told = _losses(Run(run))
+    assert (told["agents_not_heard"], told["agents_cut_off"]) == (2, 1)
+    assert Run(run).info["agents"]["expected"] == 3
+    unknown = Life(tmp_path / "unknown", agents=None)
+    unknown.tell(announcement())
+    unknown.tell(hello("a"))
+    unknown.tell(bye("a"))
+    assert unknown.shard.all_agents_left
+    unknown.finish()
+    assert Run(tmp_path / "unknown").info["agents"]["expected"] is None
+
+
+def test_samples_are_rolled_and_stand_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "ROLL_USAGE_ROWS", 10)
+    run = tmp_path / "run"
+    life = Life(run)
+    life.tell(announcement())
+    for ts in range(100):
+        life.shard.answer(usage_of(1, 2, ts=ts))
+        life.shard.roll()
+        life.shard._wait()
+        assert len(life.shard._pending.usage) <= 10
+    assert len(list(run.glob("usage/part-*.parquet"))) >= 9
+    assert Run(run).usage().num_rows >= 180  # also while it goes on
+    # Killed behind the last part, before its segment of the journal was deleted.
+    for ts in range(100, 105):
+        life.shard.answer(usage_of(1, 2, ts=ts))
+    shutil.copytree(run / "journal", tmp_path / "journal")
+    life.finish()
+    shutil.copytree(tmp_path / "journal", run / "journal", dirs_exist_ok=True)
+    Life(run).finish()
+    found = Run(run).usage().select(["ring", "ts"]).to_pylist()
+    assert sorted((row["ring"], row["ts"]) for row in found) == [(ring, ts) for ring in (1, 2) for ts in range(105)]
+
+
+def test_run_json_is_written_before_a_segment_is_deleted_and_not_by_the_receiver(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    life = Life(run, roll_rows=1)
+    writers: list[int] = []
+    at_note: list[bool] = []
+
+    def note() -> None:
+        writers.append(threading.get_ident())
+        at_note.append(bool(segments(run / "journal")) and bool(list(run.glob("events/part-*"))))
+        life.coordinator.write()
+
+    life.shard.note = note
+    life.tell(announcement())
+    life.tell(message(0, 10))
+    life.shard.roll()
+    life.shard._wait()
+    assert at_note == [True]
+    assert threading.get_ident() not in writers
+    assert segments(run / "journal") == []
+    assert Run(run).processes[0].events == 10
 
 
 def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
