@@ -130,8 +130,10 @@ def step() -> None:
     if not _running() and not _joins_session():
         return
     from msmemscope import _native
+    from msmemscope.collect.attach import identify
     from msmemscope.vocabulary import StepSource
 
+    identify()
     _native.boundary(int(StepSource.API))
 
 

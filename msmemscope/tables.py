@@ -68,7 +68,16 @@ _INFO = {
     "usage": "dict[str, object]",
     "finished": "bool",
 }
-_INT32 = ("rank", "local_rank", "world_size", "group_rank", "attempt", "pid", "ppid")  # as wide as in the tables
+_INT32 = (
+    "rank",
+    "local_rank",
+    "world_size",
+    "group_rank",
+    "attempt",
+    "pid",
+    "ppid",
+    "ended_by",
+)  # as wide as in the tables
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,8 @@ class Process:
         for name in _INT32:
             if known.get(name) is not None and not -(1 << 31) <= known[name] < 1 << 31:
                 raise ValueError(f"{name} is {known[name]}, which is out of range")
+        if not 0 <= known.get("ended_ns", 0) < 1 << 63:
+            raise ValueError(f"ended_ns is {known['ended_ns']}, which is out of range")
         if max(known.get("world_size", 0), known.get("rank") or 0) > MOST_RANKS:
             raise ValueError(f"more than {MOST_RANKS:,} ranks")
         return cls(**known)

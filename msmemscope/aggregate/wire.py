@@ -76,6 +76,8 @@ _IDENTITY = {
     "pid": (0, (1 << 31) - 1),
     "ppid": (0, (1 << 31) - 1),
     "parent_ring_id": (0, (1 << 64) - 1),
+    "ended_ns": (0, (1 << 62) - 1),
+    "ended_by": (-1, 127),
     "wall_offset_ns": (-(1 << 62), (1 << 62) - 1),
 }
 _OTHER_IDENTITY = (-1, (1 << 62) - 1)

@@ -80,8 +80,7 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
     if _steps_failed:
         return
     try:
-        if not _identified:
-            identify()
+        identify()
         _optimizers.after_step(optimizer, args, kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
         _steps_failed = True
@@ -90,13 +89,20 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
 
 def identify() -> None:
     """Tells the rank that torch.distributed knows, for launchers that set no RANK (mp.spawn, an engine's own). There
-    may be a process group only later: asked again at every step until there is."""
+    may be a process group only later: called at every step, until there is. Raises nothing: a rank that cannot be had
+    stays unknown.
+    """
     global _identified
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = None if _identified else sys.modules.get("torch.distributed")
+    if distributed is None:
         return
-    _identified = True
-    _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
+    try:
+        if distributed.is_available() and distributed.is_initialized():
+            _identified = True
+            _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
+        _identified = True
+        print(f"[msmemscope] Warning: the rank in the process group is not known: {error}", file=sys.stderr)
 
 
 def _after_fork_in_child() -> None:

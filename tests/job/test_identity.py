@@ -43,12 +43,16 @@ def test_two_trainers_of_one_script_are_not_one_rank(watch: Watch) -> None:
     assert "2.0 MiB per step" not in outcome.stderr
 
 
-def test_a_process_group_is_evidence(watch: Watch) -> None:
+@pytest.mark.parametrize("api", [(), ("api",)], ids=["optimizer", "api"])
+def test_a_process_group_is_evidence(watch: Watch, api: tuple[str, ...]) -> None:
     """mp.spawn sets no variables; the parent that started the ranks is none."""
-    outcome = watch(sys.executable, KEPT, "24", "spawn", "2")
+    outcome = watch(sys.executable, KEPT, "24", "spawn", "2", *api)
     assert outcome.status == 0, outcome.stderr
     run = Run(outcome.run)
     assert sorted(str(process.rank) for process in run.processes) == ["0", "1", "None"]
+    (leak,) = leaks(outcome.run)
+    assert (leak["ranks"], leak["scope"], leak["processes"]) == ("0-1", "uniform", "")
+    assert leak["bytes_per_step"] == str(MIB)
     assert "ranks 0-1 of 2 and kept.py [pid" in outcome.stderr
 
 

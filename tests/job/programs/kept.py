@@ -1,6 +1,6 @@
 """Keeps 1 MiB per step; a program for tests of who is who. Not a case with a stated truth.
 
-kept.py [STEPS] [group FILE RANK SIZE | spawn SIZE | die SIGNAL RANK]
+kept.py STEPS [spawn SIZE [api] | die SIGNAL RANK]
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import tempfile
 import torch
 
 
-def train(steps: int) -> None:
+def train(steps: int, api: bool = False) -> None:
+    """api: steps are told by msmemscope.step() alone."""
+    if api:
+        import msmemscope
+
+        kept = []
+        for _ in range(steps):
+            kept.append(torch.zeros(262144))
+            msmemscope.step()
+        return
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kept = []
@@ -23,9 +32,9 @@ def train(steps: int) -> None:
         kept.append(torch.zeros(262144))
 
 
-def train_in_group(rank: int, file: str, size: int, steps: int) -> None:
+def train_in_group(rank: int, file: str, size: int, steps: int, api: bool) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
-    train(steps)
+    train(steps, api)
     torch.distributed.destroy_process_group()
 
 
@@ -35,7 +44,9 @@ def main() -> None:
         size = int(rest[1])
         torch.zeros(10)  # the parent records, too
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(train_in_group, (f"{folder}/store", size, int(steps)), nprocs=size)
+            torch.multiprocessing.spawn(
+                train_in_group, (f"{folder}/store", size, int(steps), "api" in rest), nprocs=size
+            )
         return
     train(int(steps))
     if rest[:1] == ["die"] and os.environ.get("RANK", rest[2]) == rest[2]:
