@@ -225,6 +225,11 @@ class Run:
         names = [*self._files.names("", "usage.parquet"), *self._files.names("usage", "part-*.parquet")]
         return pa.concat_tables([USAGE_SCHEMA.empty_table(), *(self._table(name, USAGE_SCHEMA) for name in names)])
 
+    def load_definitions(self) -> None:
+        """Reads strings, frames and stacks now, so that `skipped` names what cannot be read of them."""
+        for name, schema in (("strings", STRING_SCHEMA), ("frames", FRAME_SCHEMA), ("stacks", STACK_SCHEMA)):
+            self._definitions(name, schema)
+
     def string(self, id: int) -> str:
         """The text of a string id, made plain (text.py): "" for 0, "unknown" for one that was never defined."""
         if id == 0:

@@ -11,7 +11,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
@@ -139,6 +139,20 @@ class Coordinator:
         }
 
 
+def note_unread(run: Path, names: Sequence[str], rows: int) -> None:
+    """Adds to the run.json of a finished run what a reader of it could not read."""
+    path = run / "run.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    found = document["losses"]
+    found["skipped_part_names"] = sorted({*found["skipped_part_names"], *names})
+    found["skipped_parts"] = len(found["skipped_part_names"])
+    found["unreadable_rows"] = max(found.get("unreadable_rows", 0), rows)
+    temporary = run / "run.json.tmp"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as out:
+        out.write(as_text(document))
+    os.replace(temporary, path)
+
+
 def as_text(document: Mapping[str, Any]) -> str:
     """JSON with a line per key, and one per entry of a list: as fast as json is without line breaks, and legible."""
     lines = []
@@ -197,6 +211,7 @@ def losses(shard: Shard, *, ended: bool = False) -> dict[str, Any]:
         "deleted_events": shard.losses.deleted_events,
         "skipped_parts": len(shard.losses.skipped_parts),
         "skipped_part_names": shard.losses.skipped_parts,
+        "unreadable_rows": shard.losses.unreadable_rows,
     }
 
 

@@ -293,6 +293,7 @@ def losses_before(before: dict[str, Any]) -> Losses:
             for name, one in before.get("damaged_segments", {}).items()
         },
         skipped_parts=list(lost.get("skipped_part_names", [])),
+        unreadable_rows=int(lost.get("unreadable_rows", 0)),
     )
 
 
@@ -363,6 +364,8 @@ def _finish(
         except OutputError as error:
             print_text(error.outcome.text)
             raise
+        shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
+        shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)
         if not quiet:
             print_text(outcome.text)
             for note in outcome.notes:

@@ -86,6 +86,7 @@ class Losses:
     damaged_segments: dict[str, Damage] = field(default_factory=dict)  # of the journal, by name
     deleted_events: int = 0  # stood in a table that is not there any more, or damaged
     skipped_parts: list[str] = field(default_factory=list)
+    unreadable_rows: int = 0  # in parts that could be read but for some row groups
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -31,6 +32,10 @@ def command(run: str) -> int:
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:
         outcome = outputs.write_outputs(path, config=config_of_run(info), progress=progress)
+    if outcome.skipped:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a run.json of somebody else's making stays as it is
+            note = importlib.import_module("msmemscope.aggregate.coordinator").note_unread
+            note(path, outcome.skipped, outcome.unreadable_rows)
     click.echo(outcome.text)
     for note in outcome.notes:
         say("info", note)

@@ -87,6 +87,7 @@ def analyse(
         use_at=UsageIndex(run).at if incidents.found else _unknown,
         leaks=findings,
     )
+    run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, findings, leaks_looked_for=look, left_out_incidents=incidents.left_out)
     return Analysis(run, tracked, summary, leaked, incidents)
 

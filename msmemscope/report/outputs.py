@@ -28,7 +28,7 @@ from msmemscope.report.dump import (
     write_dumps,
 )
 from msmemscope.report.dump_rows import NOT_APPLICABLE, device_id
-from msmemscope.report.summary import Summary
+from msmemscope.report.summary import Summary, skipped_files
 from msmemscope.tables import Run
 from msmemscope.vocabulary import DeviceType
 
@@ -47,6 +47,8 @@ class Outcome:
     files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a reader of the files should know
     failures: list[str] = field(default_factory=list)  # what could not be written, and why
+    skipped: list[str] = field(default_factory=list)  # files of the run that could not be read
+    unreadable_rows: int = 0  # rows in them, as far as they say how many
 
 
 class OutputError(MemscopeError):
@@ -103,6 +105,8 @@ def write_outputs(
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)
     outcome.notes += _notes(report, depth)
+    outcome.skipped = sorted(skipped_files(run))
+    outcome.unreadable_rows = run.unreadable_rows
     if outcome.failures:
         raise OutputError(outcome)
     return outcome

@@ -249,13 +249,19 @@ def _program(program: Any) -> str:
 def _losses(run: Run) -> dict[str, int]:
     """run.json's losses as one level of counters, what every process lost included; zeros are left out."""
     flat = dict(_flat(run.info.get("losses") or {}))
-    if run.skipped:
-        flat["skipped_parts"] = max(flat.get("skipped_parts", 0), len(run.skipped))
+    known = set((run.info.get("losses") or {}).get("skipped_part_names") or ())
+    flat["skipped_parts"] = flat.get("skipped_parts", 0) + len(skipped_files(run) - known)
+    flat["unreadable_rows"] = max(flat.get("unreadable_rows", 0), run.unreadable_rows)
     if not any(name.startswith("gaps") for name in flat):  # a run that was never finished has no totals yet
         for process in run.processes:
             for kind, n in process.lost.items():
                 flat[f"gaps.{kind}"] = flat.get(f"gaps.{kind}", 0) + n
     return {name: n for name, n in flat.items() if n}
+
+
+def skipped_files(run: Run) -> set[str]:
+    """The files of a run that could not be read, as far as they were asked for."""
+    return {line.partition(": ")[0] for line in run.skipped}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:

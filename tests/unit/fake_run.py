@@ -63,6 +63,7 @@ class FakeRun:
         self.path = path
         self.info: dict[str, Any] = {}
         self.skipped: list[str] = []
+        self.unreadable_rows = 0
         self.samples: list[dict[str, Any]] = []  # of memory use; see sample()
         self.strings: dict[int, str] = {}
         self.stacks: dict[int, tuple[Frame, ...]] = {}
@@ -132,6 +133,9 @@ class FakeRun:
                 }
                 arrays["ring"] = pa.array([process.ring] * len(part), pa.uint64()).dictionary_encode()
                 yield pa.RecordBatch.from_pydict({name: arrays[name] for name in columns or arrays})
+
+    def load_definitions(self) -> None:
+        """They are here already."""
 
     def save(self, path: Path) -> Path:
         """The same run as the aggregator leaves it on disk."""

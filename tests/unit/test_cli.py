@@ -517,7 +517,8 @@ class Report:
         assert progress is None
         self.calls.append((path.name, config.format))
         dump = path / "device_cpu" / "dump" / f"memscope_dump_1.{config.format}"
-        return types.SimpleNamespace(text="the verdict", notes=["a note"], files=[path / "cluster/leaks.csv", dump])
+        files = [path / "cluster/leaks.csv", dump]
+        return types.SimpleNamespace(text="the verdict", notes=["a note"], files=files, skipped=[])
 
     def summary_text(self, path: Path, *, rank: int | None, pid: int | None, progress: object) -> str:
         assert progress is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from msmemscope.aggregate.server import agents_before, losses_before
 from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.analysis.blocks import track
+from msmemscope.cli.main import main
 from msmemscope.errors import RunError
 from msmemscope.parts import row_groups
 from msmemscope.report.summary import _losses
@@ -375,6 +377,31 @@ def test_a_damaged_part_of_the_strings_is_told(tmp_path: Path) -> None:
         assert _losses(opened)["skipped_parts"] == 1
         assert opened.string(7) == "unknown"
         assert part.with_suffix(".corrupt").name in {left.name for left in path.glob("strings/*")}
+
+
+def test_what_analyze_cannot_read_is_told_in_run_json_summary_and_console(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A finished run, damaged afterwards: a part of the strings, and one page of the events."""
+    run = tmp_path / "out" / "run"
+    run.parent.mkdir()
+    life = Life(run)
+    life.tell(announcement())
+    life.tell(message(0, 100, texts={7: b"train.py" * 100}))
+    life.finish()
+    for part in (*run.glob("strings/part-*"), *run.glob("events/part-*")):
+        data = bytearray(part.read_bytes())
+        data[4:60] = bytes(56)
+        part.write_bytes(data)
+    assert main(["analyze", str(run)]) == 0
+    assert "skipped_parts 2, unreadable_rows 100" in capfd.readouterr().out
+    summary = json.loads((run / "cluster" / "summary.json").read_text())
+    assert (summary["losses"]["skipped_parts"], summary["losses"]["unreadable_rows"]) == (2, 100)
+    losses = Run(run).info["losses"]
+    assert losses["skipped_part_names"] == ["events/part-000000.parquet", "strings/part-000000.parquet"]
+    assert (losses["skipped_parts"], losses["unreadable_rows"]) == (2, 100)
+    assert main(["analyze", str(run)]) == 0  # again: nothing is counted twice
+    assert Run(run).info["losses"] == losses
 
 
 def hello(agent: str, host: str = "here") -> bytes:
