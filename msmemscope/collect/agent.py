@@ -18,6 +18,7 @@ import contextlib
 import errno
 import gc
 import json
+import math
 import os
 import secrets
 import signal
@@ -37,6 +38,7 @@ from msmemscope.collect.lives import Life, Lives
 from msmemscope.collect.presence import AGENT, CLOSING, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.spool import Spool, spool_directory
 from msmemscope.collect.usage import Recorded, Usage, npus_in, pid_namespace
+from msmemscope.collect.watch import DirectoryWatch
 from msmemscope.errors import MemscopeError
 from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType
@@ -45,9 +47,10 @@ if TYPE_CHECKING:
     from msmemscope._native import Cut
 
 EVENT_BYTES = 96
+_QUIET_INTERVALS = 5  # without a move, then nothing is going on
 _MOST_TOLD = 20  # different words about refused messages
 _MOST_PATIENCE_S = 10.0  # a window that is not taken is sent again at least so often
-_PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "waits", "reported"})  # of a ring's header
+_PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "asleep", "waits", "reported"})  # of a ring's header
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Settings:
     window_bytes: int = 64 << 20  # ring bytes under way and not acknowledged, over all rings
     silence_s: float = 2.0  # no acknowledgement for so long: connect again, and spool rings that are half full
     spool_bytes: int = 4 << 30  # at most, and at most 80 % of what is free there
+    idle_s: float = 0.5  # when nothing was recorded for a while, how long it sleeps at most before it looks again
     usage_s: float = 0.1  # between samples of memory use
     usage_renew_s: float = 10.0  # a figure that does not move is told again after so long
     look_for_owner_s: float = 1.0  # between looks whether the supervisor still lives
@@ -89,6 +93,8 @@ class Feed:
         self.goal: int | None = None  # where draining ends, once we are to finish
         self.final_sent = False
         self.done = False
+        self.removed = False  # its file too
+        self.seen = -1  # the head at the last look
         self.npus: frozenset[int] = frozenset()  # that its events named so far
         self.next_npus = 0.0  # when to look through a batch for more
 
@@ -150,7 +156,7 @@ class Feed:
             self.npus |= npus_in(cut["cols"], DeviceType.NPU)
 
     def remove(self) -> None:
-        self.done = True
+        self.done = self.removed = True
         self.spool.remove()
         self.reader.close()
         self.path.unlink(missing_ok=True)
@@ -174,10 +180,20 @@ class Agent:
         self._id = _id_of(session_dir)
         self._settings = Settings.of(session)
         self._spools = spool_directory(session_dir, session)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed] = {}  # by file name, as long as there is that file
         self._lives = Lives()
         self._by_id: dict[int, Feed] = {}
         self._damaged: list[Feed] = []
+        self._serving: list[Feed] = []  # those that are not done
+        self._watch = DirectoryWatch(session_dir)
+        self._poller = zmq.Poller()
+        self._poller.register(self._lives.fileno(), zmq.POLLIN)
+        if self._watch:
+            self._poller.register(self._watch.file, zmq.POLLIN)
+        self._stirred = True  # something happened in the directory since the last look
+        self._moved_at = 0.0  # when a ring was last seen to move
+        self._asleep = False  # writers were told that we sleep
+        self._next_spool = 0.0  # after it failed
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
         self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
         self._unwatched = unwatched.Unwatched(session_dir, say)
@@ -188,7 +204,8 @@ class Agent:
         self._socket: zmq.Socket[bytes] | None = None
         self._epoch: int | None = None
         self._asked = self._progress = time.monotonic()
-        self._next_look = self._next_usage = self._next_check = 0.0
+        self._last_look = -math.inf
+        self._next_usage = self._next_check = 0.0
         self._next_look_for_owner = 0.0
         self._finishing: float | None = None
         self._said_bye = False
@@ -208,7 +225,7 @@ class Agent:
                 busy |= self._send_batches(now)
             self._move_to_spool(now)
             self._timers(now)
-            if self._receive(1 if busy else self._settings.interval_ms // 2):
+            if self._receive(1 if busy else self._patience_ms(now)):
                 break
             if self._finishing is not None:
                 if self._finished_elsewhere():
@@ -219,6 +236,7 @@ class Agent:
         if status == 0:
             self._unwatched.remove()
         self._usage.stop()
+        self._watch.close()
         self._context.destroy(linger=1000)
         for feed in self._feeds.values():
             feed.spool.close()
@@ -230,18 +248,52 @@ class Agent:
 
     def _look(self, now: float) -> bool:
         """Opens new rings. True when some ring is filling so fast that it should be looked at again at once."""
-        if now >= self._next_look:
-            self._next_look = now + self._settings.interval_ms / 1000
+        if now >= self._look_due():
+            self._last_look = now
+            self._stirred = False
             self._open_new()
-            self._lives.look(now)  # often, for a status can be read best before its process is waited for
+            self._lives.look(now)
             self._decide_to_finish(now)
         fast = False
         for feed in self._open_feeds():
-            fast |= feed.reader.head - feed.sent > feed.reader.capacity // 8
+            head = feed.reader.head
+            if head != feed.seen:
+                feed.seen = head
+                self._moved_at = now
+            fast |= head - feed.sent > feed.reader.capacity // 8
         return fast and self._epoch is not None  # without an aggregator nothing is gained by looking
 
+    def _look_due(self) -> float:
+        """When to list the directory: at once when something happened in it, but not all the time."""
+        stirred = self._stirred or not self._watch or self.finish_asked
+        return self._last_look + (self._settings.interval_ms / 1000 if stirred else self._settings.idle_s)
+
+    def _patience_ms(self, now: float) -> int:
+        """How long to sleep. While rings move, half an interval. Else until there is something to do, and writers
+        that run ahead are asked to wake us."""
+        settings = self._settings
+        if self._finishing is not None or now - self._moved_at < _QUIET_INTERVALS * settings.interval_ms / 1000:
+            self._asleep = False
+            return settings.interval_ms // 2
+        if not self._asleep:
+            self._asleep = True
+            for feed in self._open_feeds():
+                feed.reader.set_asleep(True)
+            return settings.interval_ms // 2  # what moved before it could know that we sleep is seen then
+        until = min(self._look_due(), now + settings.idle_s)
+        if self._serving and self._epoch is not None:
+            until = min(until, self._next_usage)
+        return max(math.ceil((until - now) * 1000), 1)
+
     def _open_feeds(self) -> list[Feed]:
-        return [feed for feed in self._feeds.values() if not feed.done]
+        """Those that are not done. What is done and gone is forgotten."""
+        if any(feed.done for feed in self._serving):
+            for feed in self._serving:
+                if feed.removed:
+                    self._feeds.pop(feed.path.name, None)
+                    self._by_id.pop(feed.id, None)
+            self._serving = [feed for feed in self._serving if not feed.done]
+        return self._serving
 
     def _open_new(self) -> None:
         try:
@@ -267,6 +319,9 @@ class Agent:
         except FileNotFoundError:
             return
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                self._tell(f"not every ring can be read at a time ({error.strerror}); the others are read later")
+                return
             self._refused[path.name] = (info.st_ino, info.st_size)
             self._left_out["refused_rings"] += 1
             reasons = {
@@ -279,6 +334,7 @@ class Agent:
             say(f"{path.name} is left out: {reasons.get(error.errno or 0, error.strerror)}")
             return
         self._feeds[path.name] = self._by_id[feed.id] = feed
+        self._serving.append(feed)
         self._next_usage = 0.0  # a short process may not be there at the next sample
         feed.life = self._lives.follow(int(feed.identity["pid"]), int(feed.identity["process_start"]))
 
@@ -372,10 +428,14 @@ class Agent:
     def _move_to_spool(self, now: float) -> None:
         """Makes room in rings that fill up while nothing is acknowledged."""
         silent = now - self._progress > self._settings.silence_s
-        for feed in self._open_feeds():
+        feeds = self._open_feeds()
+        if now < self._next_spool or not (silent or any(feed.spool for feed in feeds)):
+            return
+        spooled = sum(feed.spool.size for feed in feeds)
+        for feed in feeds:
             if not (feed.spool or silent) or feed.reader.head - feed.reader.acked <= feed.reader.capacity // 2:
                 continue
-            room = self._settings.spool_bytes - sum(other.spool.size for other in self._open_feeds())
+            room = self._settings.spool_bytes - spooled
             try:
                 data = feed.reader.copy(feed.reader.acked, min(feed.reader.capacity, max(room, 0)))
                 if not data:
@@ -387,7 +447,9 @@ class Agent:
                 if not self._spool_told:
                     say(f"cannot spool to {self._spools} ({error.strerror}); writers wait, then drop and count")
                 self._spool_told = True
+                self._next_spool = now + 1  # what does not fit is not copied again and again
                 continue
+            spooled += len(data)
             feed.reader.release(feed.reader.acked + len(data))
 
     # --- timers -------------------------------------------------------------------------------------------
@@ -403,7 +465,7 @@ class Agent:
         if self._epoch is None:
             return
         if now >= self._next_check:
-            self._next_check = now + (0.02 if self._finishing is not None else 0.5)
+            self._next_check = now + (0.02 if self._finishing is not None else 1.0 if self._asleep else 0.5)
             self._check_ends()
             if not waits:
                 self._send("ping", clock=time.monotonic_ns())
@@ -446,15 +508,20 @@ class Agent:
             return
         message = self._usage.message(recorded)
         if message is not None:
-            self._send("usage", layout=wire.USAGE_LAYOUT, **message)
+            rows = message.pop("rows")
+            for first in range(0, max(len(rows), 1), wire.MAX_USAGE_ROWS):
+                part = rows[first : first + wire.MAX_USAGE_ROWS]
+                self._send("usage", layout=wire.USAGE_LAYOUT, **message, rows=part)
 
     # --- the aggregator -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         """A new socket, without what was queued in the old one, and hello."""
         if self._socket is not None:
+            self._poller.unregister(self._socket)
             self._socket.close(linger=0)
         self._socket = self._context.socket(zmq.DEALER)
+        self._poller.register(self._socket, zmq.POLLIN)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is queued
         self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
@@ -474,7 +541,13 @@ class Agent:
     def _receive(self, wait_ms: int) -> bool:
         """Takes all answers there are, after waiting for the first. True when we may go."""
         assert self._socket is not None
-        if not self._socket.poll(wait_ms):
+        ready = dict(self._poller.poll(wait_ms))
+        if self._watch and self._watch.file in ready:
+            self._watch.drain()
+            self._stirred = True
+        if self._lives.fileno() in ready:  # at once: a status can be read best before its process is waited for
+            self._lives.look(time.monotonic())
+        if self._socket not in ready:
             return False
         while True:
             try:

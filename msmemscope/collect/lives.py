@@ -46,8 +46,12 @@ class Lives:
     """Follows processes. A call of `look` costs one system call, whatever their number, while none has ended."""
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._poll = select.epoll()
         self._open: dict[int, Life] = {}  # by pidfd
+
+    def fileno(self) -> int:
+        """Readable when one has ended that `look` has not noticed yet."""
+        return self._poll.fileno()
 
     def follow(self, pid: int, start: int) -> Life:
         """start: field 22 of /proc/<pid>/stat, 0 if unknown. A process that is gone, or another by now, has a Life of
@@ -63,7 +67,7 @@ class Lives:
             return life
         life._pidfd = pidfd
         self._open[pidfd] = life
-        self._poll.register(pidfd, select.POLLIN)
+        self._poll.register(pidfd, select.EPOLLIN)
         life.command = _command(pid) or life.command
         return life
 
@@ -83,6 +87,7 @@ class Lives:
     def close(self) -> None:
         for life in list(self._open.values()):
             self._forget(life)
+        self._poll.close()
 
     def _forget(self, life: Life) -> None:
         self._poll.unregister(life._pidfd)

@@ -147,6 +147,7 @@ public:
         fields["step"] = ring.step.load(std::memory_order_relaxed);
         fields["closed"] = ring.closed.load(std::memory_order_acquire) != 0;
         fields["dropping"] = ring.dropping.load(std::memory_order_relaxed) != 0;
+        fields["asleep"] = ring.asleep.load(std::memory_order_relaxed) != 0;
         fields["waits"] = ring.waits.load(std::memory_order_relaxed);
         py::dict lost, reported;
         for (std::size_t kind = 0; kind < kKindSlots; ++kind) {

@@ -23,6 +23,7 @@ import pytest
 import zmq
 from rings import ROOT, Job, assert_exactly_once, build_writer, process_entry, stored_numbers, wait_for
 
+from msmemscope._native import RingReader
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.journal import segments
 from msmemscope.aggregate.server import recover
@@ -492,6 +493,59 @@ def test_usage_is_sampled(make_job: MakeJob) -> None:
     assert min(usage["rss"].to_pylist()) > 100_000
     assert set(usage["pid"].to_pylist()) == {process.pid}
     assert set(usage["rank"].to_pylist()) == {0}
+
+
+def asleep(job: Job, ring: int) -> bool:
+    """Has the agent told this ring's writer that it sleeps?"""
+    reader = RingReader(str(job.ring_file(ring)))
+    told = bool(reader.header()["asleep"])
+    reader.close()
+    return told
+
+
+def wakes(pid: int) -> int:
+    """How often a process has gone to sleep so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_waiting_costs_an_agent_next_to_nothing(make_job: MakeJob) -> None:
+    job = make_job()
+    job.start("aggregator")
+    agent = job.start("agent")
+    process = job.write(1, rank=0, events=100, linger_ms=10**6)
+    wait_for(lambda: asleep(job, 1), "the agent to see that nothing is going on")
+
+    before, begun = wakes(agent.pid), time.monotonic()
+    wait_for(lambda: time.monotonic() - begun > 3, "three seconds")
+    # Ten samples of memory use a second, two looks at the directory, a ping and its answer.
+    assert (wakes(agent.pid) - before) / (time.monotonic() - begun) < 25
+    process.kill()
+    end(job)
+
+
+def test_a_sleeping_agent_is_woken_by_a_writer_that_runs_ahead(make_job: MakeJob) -> None:
+    # Given an agent that would sleep a minute, and a writer that paused,
+    job = make_job(agent={"idle_s": 60, "usage_s": 60})
+    job.start("aggregator")
+    agent = job.start("agent")
+    process = job.write(1, rank=0, events=400_000, rate=40_000, bytes=16 << 20)
+    wait_for(lambda: job.head(1) > 100 * EVENT_BYTES, "a beginning")
+    process.send_signal(signal.SIGSTOP)
+    seen = [(wakes(agent.pid), time.monotonic())]
+
+    def still() -> bool:
+        if wakes(agent.pid) != seen[-1][0]:
+            seen.append((wakes(agent.pid), time.monotonic()))
+        return asleep(job, 1) and time.monotonic() - seen[-1][1] > 1.5
+
+    wait_for(still, "the agent to fall asleep")
+    # when it goes on, with more than its ring holds,
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate()[0] == "committed 400000\n"
+    end(job)
+    # then nothing was lost.
+    assert_exactly_once(job.run(), 1, 400_000)
 
 
 def test_the_agent_imports_nothing_heavy() -> None:
