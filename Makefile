@@ -3,7 +3,7 @@
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
 # for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
-# time), FUZZ_SECONDS, VENV_NPU.
+# time), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -18,6 +18,7 @@ PIP_ARGS ?=
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) : 8)))
 FUZZ_SECONDS ?= 60
+TORTURE_ROUNDS ?= 50
 DEMO_OUTPUT ?= out/demo
 
 BIN := $(VENV)/bin
@@ -117,6 +118,10 @@ test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
 test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
 	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
+
+.PHONY: torture
+torture: setup ## TORTURE_ROUNDS (50) of killing every process, filling and deleting the disk at random; tests have a short form
+	TORTURE_ROUNDS=$(TORTURE_ROUNDS) pytest $(PYTEST_JOBS) -s tests/torture
 
 .PHONY: test-asan
 test-asan: $(TOOLS) ## native tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -1,17 +1,19 @@
 """Takes up what killed runs of this user left: their sessions in shared memory, with records that nobody has read.
 
 In: nothing. Out: one line for each, and a process that stores its records and removes it. Called before a run starts;
-a session counts as left only when its owner, its services and all its processes are provably gone (unsaved.py).
+a session counts as left only when its owner, its services and all its processes are provably gone (unsaved.py), and is
+taken up only by who sees its run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 from msmemscope.collect.presence import OWNER, hold
-from msmemscope.collect.session import ALONE, Session, start_service
+from msmemscope.collect.session import ALONE, Session, mount_namespace, start_service
 from msmemscope.collect.spool import spool_directory
 from msmemscope.collect.unsaved import deserted, unread_bytes
 
@@ -36,6 +38,8 @@ def _take_up(path: Path, session: Session | None, owner: int) -> str:
     if session is None:  # killed before anything was started
         shutil.rmtree(path, ignore_errors=True)
         return ""
+    if not _sees_its_run(session):
+        return ""
     output = Path(str(session.facts.get("output")))
     missing = session.facts.get("missing")
     while isinstance(missing, list) and str(output) in missing:  # it was for the run to make
@@ -47,6 +51,17 @@ def _take_up(path: Path, session: Session | None, owner: int) -> str:
         return f"a run that was killed left {unread} bytes of records, and its output directory is gone: removed"
     start_service("msmemscope.aggregate.server", str(path), ALONE, owner=owner, preexec_fn=_be_nice)
     return f"a run that was killed left records: they are being stored in {session.run_directory}"
+
+
+def _sees_its_run(session: Session) -> bool:
+    """Is the run, where the session says, the same to us? A container that shares /dev/shm has other files there."""
+    if session.facts.get("mounts") == mount_namespace() != "":
+        return True
+    try:
+        info = json.loads((Path(session.run_directory) / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(info, dict) and info.get("session") == session.id
 
 
 def _be_nice() -> None:

@@ -13,7 +13,17 @@ import sys
 import time
 from contextlib import suppress
 
-from msmemscope.collect.presence import JOINED, anybody_lives, process_start
+from msmemscope.collect.presence import (
+    AGENT,
+    AGGREGATOR,
+    CLOSING,
+    JOINED,
+    OWNER,
+    anybody_lives,
+    is_free,
+    process_start,
+)
+from msmemscope.collect.session import FINISH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, while it ma
 LEFT = "left-"  # left-<pid>-<start>: has joined and is about to end
 LONGEST_WAIT_S = 60.0
 QUIET_S = 1.0  # a wait that is longer than this is said
+_SERVICES_APPEAR_S = 5.0  # a service that was just started is there after this time
 _POLL_S = 0.02
 
 
@@ -69,16 +80,26 @@ def _wait(session: Session) -> None:
     said = False
     while os.path.exists(session.directory):  # the node process removes it as its last act
         waited = time.monotonic() - begun
-        if waited > LONGEST_WAIT_S:
+        if waited > LONGEST_WAIT_S or _is_given_up(session, waited):
             _say(
-                f"the outputs are not there yet, and still being written: {session.run_directory}; should a container "
-                f"end now, this completes them: msmemscope analyze {session.run_directory}"
+                f"the outputs are not there yet: {session.run_directory}; should nobody write them any more, this "
+                f"completes them: msmemscope analyze {session.run_directory}"
             )
             return
         if waited > QUIET_S and not said:
             said = True
             _say(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
         time.sleep(_POLL_S)
+
+
+def _is_given_up(session: Session, waited: float) -> bool:
+    """Was the node process killed? Then the services learn the end from us; true when they are gone too."""
+    if not is_free(session.path(OWNER)):
+        return False
+    for name in (CLOSING, FINISH):
+        with suppress(OSError), open(session.path(name), "a", encoding="utf-8"):
+            pass
+    return waited > _SERVICES_APPEAR_S and is_free(session.path(AGENT)) and is_free(session.path(AGGREGATOR))
 
 
 def _say(text: str) -> None:

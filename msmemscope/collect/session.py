@@ -86,6 +86,7 @@ class Session:
             "config": config.as_dict(),
             "program": argv,
             "host": os.uname().nodename,
+            "mounts": mount_namespace(),
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
         }
@@ -159,6 +160,14 @@ def start_service(
         start_new_session=True,
         preexec_fn=preexec_fn,
     )
+
+
+def mount_namespace() -> str:
+    """Within one, a path means the same to everybody; containers may share /dev/shm without sharing that."""
+    try:
+        return os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return ""
 
 
 def _missing(path: str) -> list[str]:

@@ -195,3 +195,18 @@ def test_what_was_in_a_deleted_run_directory_is_counted(start: Start) -> None:
     assert account.twice == 0
     assert account.stored + account.counted == 400_000
     assert account.stored > 200_000
+
+
+def test_a_session_of_another_mount_namespace_is_left_alone(start: Start, tmp_path: Path, disk: SmallDisk) -> None:
+    """Containers may share /dev/shm; a path of the one is another directory in the other."""
+    watched = start(pause_us=30_000, disk=disk)
+    wait_for(lambda: list(watched.output.glob("run_*/run.json")), "the run")
+    for name in ("supervisor", "agent", "aggregator", "program"):
+        watched.kill(name)
+    subprocess.run([sys.executable, "-m", "msmemscope", "--output-path", str(tmp_path / "other"), "true"], check=True)
+    assert watched.session.exists()
+    assert not list(disk.inside.glob("out"))
+    happened = sum(watched.returned())
+    assert analyze(watched.run, disk).returncode == 0
+    assert happened <= Account.of(watched.run, watched.program).stored <= happened + THREADS
+    assert not watched.session.exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -31,11 +32,16 @@ EVENTS = (Kind.MALLOC, Kind.FREE)
 
 def build(directory: Path) -> Path:
     """Compiles the program beside its allocator."""
-    library, program = directory / "libcudart.so.12", directory / "allocate"
+    library, program, together = (directory / name for name in ("libcudart.so.12", "allocate", "liballocate.so"))
     compiler = ["c++", "-std=c++17", "-O1", "-pthread"]
     soname = f"-Wl,-soname,{library.name}"
     subprocess.run([*compiler, "-fPIC", "-shared", soname, HERE / "cudart.cpp", "-o", library], check=True)
     subprocess.run([*compiler, HERE / "allocate.cpp", library, f"-Wl,-rpath,{directory}", "-o", program], check=True)
+    subprocess.run(
+        [*compiler, "-fPIC", "-shared", HERE / "allocate.cpp", library, f"-Wl,-rpath,{directory}", "-o", together],
+        check=True,
+    )
+    shutil.copy(HERE / "script.py", directory)
     return program
 
 
@@ -109,13 +115,17 @@ class Watched:
         pause_us: int = 5000,
         status: int = 0,
         disk: SmallDisk | None = None,
+        library: bool = False,
     ) -> None:
+        self.library = library
         self.output = disk.path / "out" if disk is not None else place / "out"
         self.progress = place / "progress"
         self.stderr_file = place / "stderr"
         argv = [program, self.progress, calls, pause_us, status]
         output = disk.inside / "out" if disk is not None else self.output
         command: list[Any] = [sys.executable, "-m", "msmemscope", "--output-path", output, "--", *argv]
+        if library:
+            command = [sys.executable, program.parent / "script.py", output, *argv[1:]]
         if disk is not None:
             command = disk.command(command)
         with self.stderr_file.open("w") as stderr:
@@ -128,9 +138,7 @@ class Watched:
                 start_new_session=True,
             )
         self.program = int(wait_for(self._find_program, f"the program to start: {self.stderr}"))
-        environment = Path(f"/proc/{self.program}/environ").read_bytes().split(b"\0")
-        (session,) = [text.partition(b"=")[2] for text in environment if text.startswith(b"MSMEMSCOPE_SESSION=")]
-        self.session = Path(session.decode())
+        self.session = Path(wait_for(self._find_session, f"the session: {self.stderr}"))
 
     @property
     def stderr(self) -> str:
@@ -159,7 +167,8 @@ class Watched:
 
     def kill(self, name: str) -> bool:
         """SIGKILL for supervisor, program, agent or aggregator, as the kernel's out-of-memory killer would."""
-        pid = {"supervisor": self.command.pid, "program": self.program}.get(name) or self.service(name)
+        pid = {"supervisor": self.command.pid, "program": self.program}.get(name)
+        pid = pid or (self._node() if name == "node" else self.service(name))
         if not pid or is_gone(pid):
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -177,16 +186,36 @@ class Watched:
 
     def close(self) -> None:
         """Ends whatever of it is left."""
-        for name in ("supervisor", "program", "agent", "aggregator"):
+        for name in ("supervisor", "program", *(["node"] if self.library else []), "agent", "aggregator"):
             self.kill(name)
         self.command.wait()
 
-    def _find_program(self) -> int:
+    def _children(self) -> list[str]:
         try:
-            children = Path(f"/proc/{self.command.pid}/task/{self.command.pid}/children").read_text().split()
+            return Path(f"/proc/{self.command.pid}/task/{self.command.pid}/children").read_text().split()
         except OSError:
-            children = []
-        for child in children:
+            return []
+
+    def _node(self) -> int:
+        for child in self._children():
+            with contextlib.suppress(OSError):
+                if b"msmemscope.launchers.node" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+        return 0
+
+    def _find_session(self) -> str:
+        if self.library:
+            start = Path(f"/proc/{self.program}/stat").read_text().rpartition(")")[2].split()[19]
+            found = f"/dev/shm/msmemscope-{os.getuid()}-{self.program}-{start}"
+            return found if Path(found, "session.json").exists() else ""
+        environment = Path(f"/proc/{self.program}/environ").read_bytes().split(b"\0")
+        (session,) = [text.partition(b"=")[2] for text in environment if text.startswith(b"MSMEMSCOPE_SESSION=")]
+        return session.decode()
+
+    def _find_program(self) -> int:
+        if self.library:
+            return self.command.pid
+        for child in self._children():
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{child}/exe").resolve().name == "allocate":
                     return int(child)
@@ -217,6 +246,7 @@ class Account:
     twice: int
     counted: int  # as lost
     unread_bytes: int
+    missing_bytes: int = 0
 
     @classmethod
     def of(cls, path: Path, pid: int) -> Account:
@@ -231,4 +261,4 @@ class Account:
         gaps = sum(losses.get("gaps", {}).get(kind.name, 0) for kind in EVENTS)
         counted = gaps + losses.get("deleted_events", 0)
         twice = len(events) - len(np.unique(events, axis=0))
-        return cls(len(events), twice, counted, losses.get("unread_bytes", 0))
+        return cls(len(events), twice, counted, losses.get("unread_bytes", 0), losses.get("missing_bytes", 0))
