@@ -38,7 +38,10 @@ enum class State : u32 { CLOSED, OPENING, OPEN, FAILED };
 
 constexpr u32 kStringSlots = 1u << 17;
 constexpr u32 kFrameSlots = 1u << 18;
-constexpr u32 kStackSlots = 1u << 20;
+constexpr u32 kStackSlots = 1u << 18;
+// A program has a few thousand different stacks, one that recurses may have any number. Each is kilobytes on the way to
+// the tables, so there is an end to it; the rest of the table is for shortened ones.
+constexpr u32 kMostWholeStacks = 1u << 17;
 
 // Plain data without constructors or destructors: usable before main and after exit handlers.
 struct Recorder {
@@ -362,6 +365,15 @@ void emit(Event& event) noexcept {
 
 u64 find_frame(u64 key) noexcept { return g_recorder.frames.find(key); }
 u64 find_stack(u64 key) noexcept { return g_recorder.stacks.find(key); }
+
+bool has_room_for_whole_stacks() noexcept {
+    if (__builtin_expect(g_recorder.stacks.used() < kMostWholeStacks, 1)) return true;
+    static std::atomic<bool> is_told{false};
+    if (!is_told.load(std::memory_order_relaxed) && !is_told.exchange(true))
+        report_lost("stacks",
+                    "more than 131072 different call stacks: of later ones only the innermost frames are kept");
+    return false;
+}
 
 namespace {
 

@@ -30,7 +30,8 @@ public:
 
     // Enters a key whose definition stands in the ring. Lock-free. Nothing when the table is full.
     void insert(u64 key, u64 id) noexcept;
-    bool is_full() const noexcept { return used_.load(std::memory_order_relaxed) >= (mask_ + 1) / 4 * 3; }
+    bool is_full() const noexcept { return used() >= (mask_ + 1) / 4 * 3; }
+    u32 used() const noexcept { return used_.load(std::memory_order_relaxed); }
 
     // Forgets everything (a forked child begins a ring of its own).
     void clear() noexcept;

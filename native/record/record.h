@@ -92,7 +92,7 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(PINNED, 2)      /* page-locked host memory */                                   \
     X(SHADOW, 4)      /* happened while recording was off; ts is its true time */     \
     X(DEVICE_TIME, 8) /* ts was converted from a device clock */                      \
-    X(STACK_LOST, 16) /* a stack was wanted, but the intern table was full */         \
+    X(STACK_LOST, 16) /* a stack was wanted, and is missing or shortened */           \
     X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address */
 
 #define MEMSCOPE_STEP_SOURCES(X) \

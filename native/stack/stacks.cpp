@@ -14,6 +14,8 @@ std::atomic<const memscope_python_frames*> g_python{nullptr};
 std::atomic<u32> g_python_depth{0};
 std::atomic<u32> g_native_depth{0};
 
+constexpr u32 kShortDepth = 4;  // of stacks that are shortened: the line that allocated is still there
+
 u64 key_of(const u64* keys, u32 count, FrameKind kind) noexcept {
     u64 key = static_cast<u64>(kind) + 1;
     for (u32 i = 0; i < count; ++i) key = combine64(key, keys[i]);
@@ -52,7 +54,12 @@ u64 find_or_define(const u64* keys, const void* const* handles, u32 count, Frame
     if (count == 0 || !ensure_ring()) return 0;
     const u64 stack_key = key_of(keys, count, kind);
     if (const u64 id = find_stack(stack_key)) return id;
-    return define(stack_key, keys, handles, count, kind, define_frame, flags);
+    if (__builtin_expect(count <= kShortDepth || has_room_for_whole_stacks(), 1))
+        return define(stack_key, keys, handles, count, kind, define_frame, flags);
+    flags |= static_cast<u8>(Flag::STACK_LOST);
+    const u64 short_key = key_of(keys, kShortDepth, kind);
+    if (const u64 id = find_stack(short_key)) return id;
+    return define(short_key, keys, handles, kShortDepth, kind, define_frame, flags);
 }
 
 // Two sizes, so that the usual depth does not touch 16 KiB of a small thread's stack.

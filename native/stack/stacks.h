@@ -45,8 +45,9 @@ namespace memscope {
 
 inline constexpr u32 kFailureDepth = 50;  // of the stacks of a failed request, whatever --call-stack says
 
-// Both return 0 when stacks of this sort are off or there is none, and set Flag::STACK_LOST in `flags` when one
-// was there but could not be defined. depth: frames at most; 0: as set. Call inside a Guard.
+// Both return 0 when stacks of this sort are off or there is none, and set Flag::STACK_LOST in `flags` when one was
+// there but could not be defined, or was shortened to its innermost frames because there were too many different ones
+// before it. depth: frames at most; 0: as set. Call inside a Guard.
 u64 capture_python_stack(u8& flags, u32 depth = 0) noexcept;
 u64 capture_native_stack(u8& flags, u32 depth = 0) noexcept;
 

@@ -1,0 +1,108 @@
+// A program with any number of different call stacks costs a bounded number of definitions, and says so.
+#include <unistd.h>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "hook/recorder.h"
+#include "own_ring.h"
+#include "stack/stacks.h"
+
+using namespace memscope;
+using namespace own;
+
+extern "C" {
+unsigned memscope_install_hooks();
+void early_allocate(void* ptr, std::size_t bytes);
+}
+
+namespace {
+
+constexpr u32 kFrames = 6;
+constexpr u32 kPlaces = 10;  // where a function may be called from
+u64 g_number = 0;            // its decimal digits are the places of the stack's frames, the innermost first
+
+unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
+    u64 rest = g_number;
+    for (unsigned i = 0; i < kFrames && i < max; ++i, rest /= kPlaces) {
+        keys[i] = 1000 * (i + 1) + rest % kPlaces + 1;
+        handles[i] = reinterpret_cast<const void*>(keys[i]);
+    }
+    return kFrames;
+}
+
+void describe(const void* handle, memscope_frame_text* out) {
+    *out = {};
+    out->file_bytes = out->function_bytes = 1;
+    out->file[0] = out->function[0] = 'x';
+    out->line = static_cast<unsigned>(reinterpret_cast<u64>(handle));
+}
+
+struct Stack {
+    u64 id;
+    u8 flags;
+};
+
+u64 head() {
+    memscope_stats stats;
+    memscope_get_stats(&stats);
+    CHECK_EQUAL(stats.lost, 0u);
+    return stats.head;
+}
+
+// The stack that an allocation is recorded with.
+Stack capture(u64 number) {
+    static Ring ring;
+    g_number = number;
+    early_allocate(reinterpret_cast<void*>(0x1000), 16);
+    if (!ring.is_open()) CHECK_EQUAL(ring.open(rings().at(0).c_str(), false), 0);
+    const u64 place = head() - sizeof(EventRecord);
+    EventRecord event;
+    memcpy(&event, ring.data + (place & (ring.capacity() - 1)), sizeof event);
+    CHECK_EQUAL(static_cast<int>(event.header.kind), static_cast<int>(Kind::MALLOC));
+    return {event.stack_py, event.header.flags};
+}
+
+}  // namespace
+
+CASE(the_stacks_beyond_a_limit_are_shortened_to_the_frames_that_allocated) {
+    static const memscope_python_frames frames = {walk, describe};
+    CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
+    memscope_set_ring_bytes(64 << 20);
+    memscope_install_hooks();
+    memscope_set_python_frames(&frames);
+    memscope_set_stack_depth(32, 0);
+    memscope_start();
+    u64 number = 0, whole = 0;
+    for (Stack stack = capture(number); (stack.flags & static_cast<u8>(Flag::STACK_LOST)) == 0;
+         stack = capture(++number)) {
+        CHECK(stack.id != 0);
+        ++whole;
+    }
+    CHECK(whole >= 100'000 && whole < 200'000);  // far above what a program has, far below what memory holds
+
+    for (u64 digits = 0; digits < 10'000; ++digits)
+        CHECK(capture(500'000 + digits).id != 0);  // the short ones are defined
+    const u64 before = head();
+    u64 events = 0;
+    for (u64 later = 600'000; later < 900'000; later += 7) {
+        const Stack stack = capture(later);
+        CHECK_EQUAL(static_cast<int>(stack.flags), static_cast<int>(Flag::STACK_LOST));
+        events += 2;
+        CHECK_EQUAL(stack.id, capture(500'000 + later % 10'000).id);  // the same four innermost frames
+    }
+    CHECK_EQUAL(head() - before, events * sizeof(EventRecord));  // nothing more is written for them
+    CHECK_EQUAL(static_cast<int>(capture(17).flags), 0);         // what was known stays whole
+
+    bool told = false;
+    for (const Seen& one : own_events()) told |= one.kind == Kind::META && text_of(one.record.name) == "lost.stacks";
+    CHECK(told);
+}
+
+int main(int argc, char** argv) {
+    alarm(120);
+    const int status = check::run(argc, argv);
+    const std::string clean = "rm -rf " + session_directory();
+    return std::system(clean.c_str()) == 0 ? status : 1;
+}
