@@ -6,6 +6,27 @@
 
 namespace memscope {
 
+// Of a shard, once `may_go_on` holds for the key of the block that is being visited.
+class LiveTable::Lock {
+public:
+    template <typename Condition>
+    Lock(Shard& shard, const Condition& may_go_on) noexcept : shard_(shard) {
+        for (u32 looks = 0;; wait_a_moment(looks)) {
+            if (shard_.locked.exchange(true, std::memory_order_acquire)) continue;
+            if (may_go_on(shard_.visited)) return;
+            shard_.locked.store(false, std::memory_order_release);
+        }
+    }
+    // For work on `key`.
+    Lock(Shard& shard, u64 key) noexcept : Lock(shard, [key](u64 visited) { return visited != key; }) {}
+    ~Lock() { shard_.locked.store(false, std::memory_order_release); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+private:
+    Shard& shard_;
+};
+
 void LiveTable::count_in(Shard& shard, i32 change) noexcept {
     // No read-modify-write: only who holds the lock writes.
     const u32 used = shard.used.load(std::memory_order_relaxed);
@@ -60,7 +81,7 @@ bool LiveTable::insert(const LiveBlock& block, LiveBlock* replaced) noexcept {
     if (replaced != nullptr) replaced->key = 0;
     if (block.key == 0) return false;
     Shard& shard = shard_of(block.key);
-    const SpinLock lock(shard.locked);
+    const Lock lock(shard, block.key);
     // At most three quarters full; when there is no memory for more, up to the last empty slot, which ends a probe.
     const u64 used = shard.used.load(std::memory_order_relaxed);
     if (used * 4 >= shard.capacity * 3 && !grow(shard) && used + 1 >= shard.capacity) {
@@ -83,7 +104,7 @@ bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
     // Whoever asks for a block comes after who put it in, so an empty shard means that it is not there, or that drain()
     // has visited it.
     if (shard.used.load(std::memory_order_acquire) == 0) return false;
-    const SpinLock lock(shard.locked);
+    const Lock lock(shard, key);
     if (shard.capacity == 0) return false;
     LiveBlock* slot = probe(shard, key);
     if (slot->key == 0) return false;
@@ -95,7 +116,7 @@ bool LiveTable::take(u64 key, LiveBlock& out) noexcept {
 bool LiveTable::find(u64 key, LiveBlock& out) noexcept {
     if (key == 0) return false;
     Shard& shard = shard_of(key);
-    const SpinLock lock(shard.locked);
+    const Lock lock(shard, key);
     if (shard.capacity == 0) return false;
     const LiveBlock* slot = probe(shard, key);
     if (slot->key == 0) return false;
@@ -109,18 +130,35 @@ u64 LiveTable::count() const noexcept {
     return count;
 }
 
+// Takes out the block that was visited before, `out`, and marks the next one, which is found at `place` or behind.
+// False: the shard is empty, and given back.
+bool LiveTable::next_to_visit(Shard& shard, LiveBlock& out, u64& place) noexcept {
+    const u64 mine = out.key;
+    const Lock lock(shard, [mine](u64 visited) { return visited == mine || visited == 0; });
+    if (shard.visited != 0) erase(shard, probe(shard, shard.visited));
+    shard.visited = 0;
+    if (shard.used.load(std::memory_order_relaxed) == 0) {
+        give_back(shard);
+        return false;
+    }
+    place &= shard.capacity - 1;
+    while (shard.slots[place].key == 0) place = (place + 1) & (shard.capacity - 1);
+    out = shard.slots[place];
+    shard.visited = out.key;
+    return true;
+}
+
 void LiveTable::drain(void (*visit)(const LiveBlock&)) noexcept {
     for (Shard& shard : shards_) {
-        const SpinLock lock(shard.locked);
-        for (u64 i = 0; i < shard.capacity; ++i)
-            if (shard.slots[i].key != 0) visit(shard.slots[i]);
-        give_back(shard);
+        LiveBlock block = {};
+        for (u64 place = 0; next_to_visit(shard, block, place);) visit(block);
     }
 }
 
 void LiveTable::reset_after_fork(bool forget) noexcept {
     for (Shard& shard : shards_) {
         shard.locked.store(false, std::memory_order_relaxed);
+        shard.visited = 0;
         if (forget) give_back(shard);
     }
 }

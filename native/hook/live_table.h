@@ -1,6 +1,6 @@
 // A table of blocks by address, for sources that must know at a free what was said at the allocation.
 //
-// Open addressing in 64 shards, each with its own spin lock, held for one probe (drain: for the visits of one shard).
+// Open addressing in 64 shards, each with its own spin lock, held for one probe (drain: for one look through a shard).
 // The memory comes from mmap: nothing here calls an allocator that may be hooked. A table that cannot grow keeps what
 // it has and counts what it could not take. Trivially constructed and never destroyed: usable before main and after
 // exit handlers.
@@ -36,8 +36,9 @@ public:
     bool take(u64 key, LiveBlock& out) noexcept;
     // A copy. False: it is not there.
     bool find(u64 key, LiveBlock& out) noexcept;
-    // Visits every block and takes it out. Whoever asks for a block meanwhile waits until it was visited, so that what
-    // the visit tells comes before what they tell. The visitor must not come back into the table.
+    // Visits every block and takes it out. Whoever asks for the very block that is being visited waits until that is
+    // done, so that what the visit tells comes before what they tell; nothing else waits, and no lock is held. The
+    // visitor must not come back to its block.
     void drain(void (*visit)(const LiveBlock&)) noexcept;
     u64 count() const noexcept;
     u64 refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
@@ -52,7 +53,10 @@ private:
             used;  // slots that are not empty; written under the lock, and in no line that all shards share
         u64 capacity;
         LiveBlock* slots;
+        u64 visited;  // key of the block that is being visited; 0: none
     };
+    class Lock;
+    static bool next_to_visit(Shard& shard, LiveBlock& out, u64& place) noexcept;
 
     Shard& shard_of(u64 key) noexcept { return shards_[mix64(key) >> 58]; }
     static LiveBlock* probe(const Shard& shard, u64 key) noexcept;  // its slot, or the empty one where it belongs

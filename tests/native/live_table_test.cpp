@@ -132,6 +132,25 @@ CASE(who_asks_for_a_block_that_is_being_told_waits) {
     CHECK_EQUAL(taken_at.load(), 2);
 }
 
+// What tells a block may wait for room in the ring.
+CASE(who_asks_for_another_block_does_not_wait) {
+    for (u64 key = 1; key <= 1000; ++key) g_table.insert(block(key << 12, 1));
+    static std::atomic<u64> told{0}, found{0};
+    g_table.drain([](const LiveBlock&) {
+        if (++told != 1) return;
+        std::thread([] {
+            LiveBlock out;
+            for (u64 key = 1; key <= 1000; ++key) found += g_table.find(key << 12 | 1, out) ? 1 : 0;  // every shard
+            g_table.insert(block(4095, 1));
+        }).join();
+    });
+    CHECK_EQUAL(found.load(), 0u);
+    CHECK(told >= 1000u);
+    LiveBlock out;
+    if (g_table.take(4095, out)) ++told;  // its shard had been visited before
+    CHECK_EQUAL(told.load(), 1001u);
+}
+
 CASE(after_fork_it_is_empty_and_unlocked) {
     for (u64 key = 1; key <= 100; ++key) g_table.insert(block(key, 1));
     g_table.reset_after_fork(false);
