@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import struct
 import time
@@ -48,6 +49,8 @@ class Lives:
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._open: dict[int, Life] = {}  # by pidfd
+        # Rings need descriptors too, and a ring that cannot be opened is lost; an end that is not seen is only unknown.
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def fileno(self) -> int:
         """Readable when one has ended that `look` has not noticed yet."""
@@ -57,12 +60,14 @@ class Lives:
         """start: field 22 of /proc/<pid>/stat, 0 if unknown. A process that is gone, or another by now, has a Life of
         which nothing is known."""
         life = Life(pid)
+        if len(self._open) >= self._most:
+            life.command = _command(pid) if _is(pid, start) else ""
+            return life
         try:
             pidfd = os.pidfd_open(pid)
         except (OSError, AttributeError):  # gone; too many files; an old kernel
             return life
-        fields = _stat(pid)
-        if not fields or (start and int(fields[19]) != start):
+        if not _is(pid, start):
             os.close(pidfd)
             return life
         life._pidfd = pidfd
@@ -108,6 +113,11 @@ def _ended_by(pid: int, pidfd: int) -> int:
             mask, *_, code = _INFO.unpack(answer)
             status = code if mask & _INFO_EXIT else None
     return -1 if status is None else status & 0x7F
+
+
+def _is(pid: int, start: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and start in (0, int(fields[19]))
 
 
 def _stat(pid: int) -> list[bytes]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +78,20 @@ def test_the_command_line_and_later_the_title(lives: Lives) -> None:
     program.stdin.flush()
     wait(lives, lambda: life.command == "VLLM::EngineCore")
     program.communicate()
+
+
+def test_rings_keep_the_most_of_the_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        lives = Lives()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        followed = [lives.follow(os.getpid(), 0) for _ in range(200)]
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= 16
+        assert all(life.command for life in followed)
+        lives.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_that_is_gone_or_another_is_not_followed(lives: Lives) -> None:
