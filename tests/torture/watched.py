@@ -209,8 +209,8 @@ class Watched:
             found = f"/dev/shm/msmemscope-{os.getuid()}-{self.program}-{start}"
             return found if Path(found, "session.json").exists() else ""
         environment = Path(f"/proc/{self.program}/environ").read_bytes().split(b"\0")
-        (session,) = [text.partition(b"=")[2] for text in environment if text.startswith(b"MSMEMSCOPE_SESSION=")]
-        return session.decode()
+        found = [text.partition(b"=")[2] for text in environment if text.startswith(b"MSMEMSCOPE_SESSION=")]
+        return found[0].decode() if found else ""  # none: it is just being started
 
     def _find_program(self) -> int:
         if self.library:
