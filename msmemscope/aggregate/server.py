@@ -99,6 +99,7 @@ class _Place:
         self._lock = lock
         self._shard = shard
         self._coordinator = coordinator
+        self._told = False
 
     @property
     def is_ours(self) -> bool:
@@ -119,8 +120,10 @@ class _Place:
                 os.close(self._lock)
                 self._lock = lock
             self._shard.begin_again()
-            print(f"[msmemscope] aggregator: {self._run} was deleted while it was written: it is made again; what it "
-                  "held is lost, and counted", file=sys.stderr, flush=True)  # fmt: skip
+            if not self._told:  # a deletion takes its time, and may be met several times
+                self._told = True
+                print(f"[msmemscope] aggregator: {self._run} was deleted while it was written: it is made again; what "
+                      "it held is lost, and counted", file=sys.stderr, flush=True)  # fmt: skip
             _try_write(self._coordinator)
 
 

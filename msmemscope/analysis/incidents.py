@@ -115,7 +115,7 @@ def find_incidents(run: Run) -> Incidents:
 
 
 def _events(run: Run, replays: dict[int, _Replay]) -> Iterator[tuple[int, Table]]:
-    for batch in run.events(columns=[*_COLUMNS, "ring"], kinds=_KINDS):
+    for batch in run.events(rings=replays, columns=[*_COLUMNS, "ring"], kinds=_KINDS):
         columns = event_columns(batch, _COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             if ring in replays:
