@@ -22,7 +22,8 @@ from msmemscope.launchers.services import Services
 from msmemscope.launchers.supervise import say
 from msmemscope.launchers.sweep import sweep
 
-POLL_S = 0.2
+POLL_S = 0.1
+FINISH_POLL_S = 0.02  # the last process of the job waits for us
 RESTART_GRACE_S = 10.0  # an elastic agent starts its workers again within this time
 
 
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
         services.finish()
         while not services.are_done:
             services.tend()
-            time.sleep(POLL_S)
+            time.sleep(FINISH_POLL_S)
     finally:
         services.stop()
         if left := services.leave():

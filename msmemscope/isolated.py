@@ -106,4 +106,7 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _status = _main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_status)  # taking the interpreter apart would only make the user wait

@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
@@ -237,6 +238,7 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     noted = served = look_at = time.monotonic()
     rings_noted = -1
     noting: Future[None] | None = None
+    prepared = False
     try:
         while not shard.all_agents_left and not asked_to_end:
             for _ in range(64):
@@ -255,6 +257,9 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
                     served = time.monotonic()
                 elif time.monotonic() - served > WITHOUT_AGENT_S:
                     break
+            if shard.rings and not prepared:
+                prepared = True
+                threading.Thread(target=_import_the_analyses, daemon=True).start()
             # For whoever looks: recovery needs it at rolls only. In the other thread, and at most a twentieth of it.
             pause = max(20 * coordinator.cost_s, 2 if len(shard.rings) == rings_noted else 0)
             if noting is not None and not noting.done():
@@ -266,6 +271,13 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     finally:
         socket.close()
         context.term()
+
+
+def _import_the_analyses() -> None:
+    """While the program runs, so that nobody waits for it at the end. That asks again, and says what went wrong."""
+    with suppress(Exception):
+        import msmemscope.report.console
+        import msmemscope.report.outputs  # noqa: F401
 
 
 def _is_over_without_agent(session_dir: Path) -> bool:
