@@ -167,7 +167,8 @@ def as_text(document: Mapping[str, Any]) -> str:
 
 def roll_call(shard: Shard) -> list[dict[str, Any]]:
     """Every rank of the job, also those that never reported. last_event_ns: CLOCK_MONOTONIC of its host."""
-    world = max((int(ring.identity["world_size"]) for ring in shard.rings.values()), default=0)
+    rings = list(shard.rings.values())  # at once: another thread may announce one meanwhile
+    world = max((int(ring.identity["world_size"]) for ring in rings), default=0)
     calls = {
         rank: {"rank": rank, "reported": False, "last_event_ns": None, "events": 0}
         for rank in range(min(world, 1 << 20))

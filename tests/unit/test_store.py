@@ -437,6 +437,24 @@ def test_two_agents_are_waited_for_and_their_losses_added(tmp_path: Path) -> Non
     assert (losses["agents_not_heard"], losses["agents_cut_off"]) == (0, 0)
 
 
+def test_run_json_is_written_while_rings_are_announced(tmp_path: Path) -> None:
+    life = Life(tmp_path / "run")
+    life.tell(announcement(1, rank=0, world_size=2))
+
+    class Meanwhile(dict[str, Any]):
+        """An identity that the receiver's thread announces a ring behind."""
+
+        def __getitem__(self, name: str) -> Any:
+            ring = len(life.shard.rings) + 1
+            if ring < 50:
+                life.tell(announcement(ring, rank=1, world_size=2))
+            return super().__getitem__(name)
+
+    life.shard.rings[1].identity = Meanwhile(life.shard.rings[1].identity)
+    life.coordinator.write()
+    assert [call["reported"] for call in Run(tmp_path / "run").info["roll_call"]] == [True, True]
+
+
 def test_agents_that_never_came_or_never_left_are_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
     life = Life(run, agents=3)
