@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from msmemscope._native import RingReader
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.journal import segments
 from msmemscope.aggregate.server import recover
+from msmemscope.aggregate.shard import Shard
 from msmemscope.errors import MemscopeError
 
 QUICK = {"interval_ms": 5, "silence_s": 0.3}  # short batches, so that a kill finds many of them on their way
@@ -572,3 +574,32 @@ def test_events_whose_tables_are_deleted_meanwhile_are_counted(make_job: MakeJob
     assert len(np.unique(numbers)) == len(numbers) == 200_000 - lost
     assert run.info["losses"]["missing_bytes"] >= lost * EVENT_BYTES
     assert job.said("aggregator").count("was deleted") == 1
+
+
+def test_an_agent_that_has_no_time_for_answers_does_not_call_the_aggregator_silent(make_job: MakeJob) -> None:
+    """2000 processes have ended at once: to open their rings takes longer than an answer may."""
+    rings, silence_s = 2000, 0.2
+    job = make_job(agent={"silence_s": silence_s}, aggregator={})
+    job.write(1, events=10, bytes=65536).wait()
+    whole = (job.dir / f"{1:016x}.ring").read_bytes()
+    written = whole[: 4096 + 8192]
+    for ring in range(2, rings + 1):
+        with (job.dir / f"{ring:016x}.ring").open("wb") as file:
+            file.write(written[:24] + ring.to_bytes(8, "little") + written[32:])
+            file.truncate(len(whole))
+    shard = Shard(job.run_dir, job.id)
+    kinds: Counter[str] = Counter()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.bind(job.session["endpoint"])
+        job.finish()
+        job.start("agent")
+        while not shard.all_agents_left:
+            assert socket.poll(60_000)
+            agent, data = socket.recv_multipart()
+            kinds[wire.unpack(data, job.id, wire.AGENT_TYPES)["type"]] += 1
+            for answer in shard.answer(data):
+                socket.send_multipart([agent, answer])
+        assert job.wait("agent") == 0
+    shard.close(60)
+    assert kinds["hello"] == 1
+    assert kinds["batch"] == rings
