@@ -143,7 +143,7 @@ int Ring::create(const char* path, u64 bytes) noexcept {
         memcpy(path_, path, strlen(path) + 1);
         header->grows = madvise(data, first_bytes, MADV_POPULATE_WRITE) == 0 ? 1 : 0;
         if (header->grows == 0) error = allocate(fd, header_bytes + first_bytes, header_bytes + capacity);
-        header->limit.store(header->grows != 0 ? first_bytes : capacity, std::memory_order_relaxed);
+        header->limit.store(first_bytes, std::memory_order_relaxed);  // also where all is backed: moving it wakes
         header->locked = error == 0 && hold_lock(unfinished) ? 1 : 0;
         if (error != 0) unmap();
     }
@@ -284,7 +284,10 @@ bool Ring::make_room(u64 length) noexcept {
         const u64 more = !modest && backlog > kGrowthBytes && backlog < capacity() ? backlog : kGrowthBytes;
         u64 wanted = limit + more > needed ? limit + more : needed;
         if (wanted > end) wanted = end;
-        if (wanted < needed || wanted <= limit || wanted - limit > capacity()) return false;
+        if (wanted < needed || wanted <= limit || wanted - limit > capacity()) {
+            wake_reader();
+            return false;
+        }
         if (!back(limit, wanted - limit)) {
             if (more > kGrowthBytes) {
                 modest = true;
@@ -294,10 +297,14 @@ bool Ring::make_room(u64 length) noexcept {
             return false;
         }
         header->limit.compare_exchange_strong(limit, wanted, std::memory_order_acq_rel);
-        if (header->asleep.load(std::memory_order_relaxed) != 0 &&
-            header->asleep.exchange(0, std::memory_order_relaxed) != 0)
-            utimensat(AT_FDCWD, path_, nullptr, AT_SYMLINK_NOFOLLOW);
+        wake_reader();
     }
+}
+
+void Ring::wake_reader() noexcept {
+    if (header->asleep.load(std::memory_order_relaxed) != 0 &&
+        header->asleep.exchange(0, std::memory_order_relaxed) != 0)
+        utimensat(AT_FDCWD, path_, nullptr, AT_SYMLINK_NOFOLLOW);
 }
 
 // Full, or dropping because it was full. See "Full" in the header.

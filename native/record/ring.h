@@ -33,8 +33,8 @@
 // exclusively knows that nobody writes any more. `locked` is 0 where a file system does not keep such a lock; then the
 // process is looked up by pid and start.
 //
-// A reader that means to sleep long sets `asleep`; the writer that next moves `limit` clears it and touches the file's
-// times, which wakes whoever watches the directory. Otherwise a writer never wakes anybody.
+// A reader that means to sleep long sets `asleep`; the writer that next moves `limit`, or finds no room to, clears it
+// and touches the file's times, which wakes whoever watches the directory. Otherwise a writer never wakes anybody.
 //
 // A writer reserves length bytes by moving `head`, fills everything after the header word, and commits by
 // storing that word (length, kind, flags, version: 8 bytes) with release order. Free space reads as zeros, so a
@@ -219,6 +219,7 @@ private:
     bool write_gaps() noexcept;
     u64 window_end() const noexcept;
     bool make_room(u64 length) noexcept;
+    void wake_reader() noexcept;
     bool back(u64 from, u64 bytes) noexcept;
     void clear(u64 from, u64 to, bool give_back) noexcept;
     int map(int fd, u64 header_bytes, u64 capacity, bool writable) noexcept;

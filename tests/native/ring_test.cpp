@@ -870,6 +870,30 @@ CASE(a_writer_wakes_a_reader_that_sleeps_when_it_needs_more_memory) {
     CHECK_EQUAL(errno, ERANGE);
     CHECK(touched());
     CHECK_EQUAL(ring.header->asleep.load(), 0u);
+    // Nor does it drop anything before it has woken the reader: full, with nothing left to ask for.
+    ring.wait_ns = 0;
+    u64 written = 0;
+    while (write_event(ring, Kind::MALLOC, 1, written)) ++written;
+    ring.release(ring.header->head.load());
+    while (write_event(ring, Kind::MALLOC, 1, written)) ++written;
+    ring.header->dropping.store(0);
+    ring.header->asleep.store(1);
+    CHECK_EQUAL(utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+    CHECK(!write_event(ring, Kind::MALLOC, 1, written));
+    CHECK(touched());
+    ring.unmap();
+}
+
+CASE(a_sleeping_reader_is_woken_where_all_memory_was_reserved_first) {
+    populate_error = EINVAL;  // a kernel before 5.14
+    Scratch scratch;
+    const std::string path = scratch.file("a.ring");
+    Ring ring;
+    CHECK_EQUAL(create_ring(ring, path, 1 << 20), 0);
+    ring.header->asleep.store(1);
+    for (u64 i = 0; i < 2 * kGrowthBytes / sizeof(EventRecord); ++i) CHECK(write_event(ring, Kind::MALLOC, 1, i));
+    CHECK_EQUAL(ring.header->asleep.load(), 0u);
+    populate_error = 0;
     ring.unmap();
 }
 
