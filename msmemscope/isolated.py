@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+NO_CHILD = "-n"  # before MODULE: it runs in a child of this process, which ends at once
 USER_PATH_VARIABLE = "MSMEMSCOPE_USER_PATH"  # sys.path of who started a service
 # Found wherever they are: what we import, and what we only tell the version of.
 _WANTED = ("numpy", "zmq", "msgpack", "pyarrow", "click", "rich", "torch", "torch_npu", "mindspore")
@@ -89,6 +90,13 @@ def _main() -> int:
     hers = os.environ.pop(USER_PATH_VARIABLE, "").split(os.pathsep)
     isolate(entry for entry in hers if entry and entry not in sys.path)
     what, *arguments = sys.argv[1:]
+    if what == NO_CHILD:
+        try:
+            if os.fork():
+                return 0
+        except OSError:  # no process more: then in this one
+            pass
+        what, *arguments = arguments
     if what == "-c":
         sys.argv = arguments
         exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})

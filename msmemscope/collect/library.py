@@ -46,7 +46,7 @@ def join_or_create(config: Config) -> Session:
         if launched:
             _write(session, LAUNCHER, f"{owner} {process_start(owner)}")
         join(session.directory, os.getpid())  # before its node process looks for somebody alive
-        start_service("msmemscope.launchers.node", session.directory, owner=session.owner)
+        start_service("msmemscope.launchers.node", session.directory, owner=session.owner, child=False)
         os.close(session.owner)  # the node process is the owner from now on
         session.owner = -1
         break

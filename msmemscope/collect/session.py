@@ -73,7 +73,9 @@ class Session:
         identity = os.urandom(8).hex()
         directory = os.path.join(place.path, name or f"msmemscope-{os.getuid()}-{identity}")
         os.mkdir(directory, 0o700)
-        owner = hold(os.path.join(directory, OWNER))
+        # Under another name until the lock is held: a file `owner` that nobody holds is a session that was left.
+        owner = hold(os.path.join(directory, OWNER + "~"))
+        os.rename(os.path.join(directory, OWNER + "~"), os.path.join(directory, OWNER))
         now = time.time_ns()
         run = f"run_{time.strftime('%Y%m%d%H%M%S', time.localtime(now // 10**9))}_{identity[:6]}"
         output = os.path.abspath(config.output_path)
@@ -143,23 +145,32 @@ def hook_library() -> str:
 
 
 def start_service(
-    module: str, directory: str, *words: str, preexec_fn: Callable[[], None] | None = None, owner: int = -1
+    module: str,
+    directory: str,
+    *words: str,
+    preexec_fn: Callable[[], None] | None = None,
+    owner: int = -1,
+    child: bool = True,
 ) -> Popen[bytes]:
     """Runs the main() of `module` for the session `directory`, as a process in a group of its own: unwatched, out of
     reach of the user's modules, and of our files with stderr alone: stdout belongs to the program. Its stdin is
-    nothing, or the lock of the `owner`, who it becomes."""
+    nothing, or the lock of the `owner`, who it becomes. child: else it is no child of this process, which may be a
+    program that waits until it has none, and what is returned has ended."""
     from subprocess import DEVNULL, Popen  # not at the top: a rank that only joins a session never needs it
 
-    from msmemscope.isolated import environment_of_service, isolated_command
+    from msmemscope.isolated import NO_CHILD, environment_of_service, isolated_command
 
-    return Popen(
-        isolated_command(module, directory, *words),
+    process = Popen(
+        isolated_command(*([] if child else [NO_CHILD]), module, directory, *words),
         stdin=DEVNULL if owner < 0 else owner,
         stdout=2,
         env=environment_of_service(),
         start_new_session=True,
         preexec_fn=preexec_fn,
     )
+    if not child:
+        process.wait()
+    return process
 
 
 def mount_namespace() -> str:

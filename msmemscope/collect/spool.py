@@ -109,6 +109,13 @@ class Spool:
     def _create(self, offset: int) -> None:
         self._path.parent.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.pwrite(file, _HEAD.pack(_MAGIC, self._ring, offset, 0), 0) != _HEAD.size:
+                raise OSError(errno.ENOSPC, "no space left there")
+        except OSError:  # without its head a successor would not take it up
+            os.close(file)
+            self._path.unlink(missing_ok=True)
+            raise
+        self._file = file
         self.start = self.end = offset
-        os.pwrite(self._file, _HEAD.pack(_MAGIC, self._ring, offset, 0), 0)

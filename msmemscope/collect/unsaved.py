@@ -7,6 +7,7 @@ stores them: it finds them in either place.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from msmemscope.errors import MemscopeError
 UNSAVED = "unsaved"  # in the run directory
 COUNT = "unread_bytes"  # in run.json's losses
 _SPOOL_HEAD_BYTES = 32
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
 
 
 def unread_bytes(directory: Path, facts: dict[str, object]) -> int:
@@ -151,15 +152,27 @@ def _move(directory: Path, session: Session, to: Path) -> Path:
 
 
 def _copy(source: Path, to: Path) -> None:
-    """Only what is not zero takes room: most of a ring is."""
+    """Only what is not zero takes room and time: most of a ring is a hole."""
     zeros = bytes(_BLOCK_BYTES)
-    with source.open("rb") as old, open(to, "xb", opener=_private) as new:
-        while block := old.read(_BLOCK_BYTES):
-            if block == zeros[: len(block)]:
-                new.seek(len(block), os.SEEK_CUR)
-            else:
-                new.write(block)
-        new.truncate(old.tell())
+    with source.open("rb", 0) as old, open(to, "xb", 0, opener=_private) as new:
+        size = os.fstat(old.fileno()).st_size
+        new.truncate(size)
+        at = 0
+        while at < size:
+            try:
+                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # only a hole is left
+                raise
+            block = os.pread(old.fileno(), _BLOCK_BYTES - at % _BLOCK_BYTES, at)
+            if not block:
+                return
+            if block != zeros[: len(block)]:
+                written = os.pwrite(new.fileno(), block, at)
+                if written != len(block):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            at += len(block)
 
 
 def _info(run: Path, session: Session) -> dict[str, Any]:

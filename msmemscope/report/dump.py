@@ -102,6 +102,13 @@ class Selection:
         words = set(self.devices)
         return not words or not words.isdisjoint({"auto", home, f"npu:{home}", *(() if home == CPU else ("npu",))})
 
+    def leaves_out(self, rows: Columns, accelerators: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Host tensors under --device auto in a process with cards: recorded until the first card was seen. Upstream,
+        whose default are cards, has no file of them."""
+        if not accelerators or "auto" not in self.devices:
+            return np.zeros(len(rows["kind"]), bool)
+        return np.asarray(IS_MEMORY[rows["kind"]] & (rows["pool"] == Pool.HOST))
+
 
 @dataclass
 class DumpReport:
@@ -146,7 +153,8 @@ def write_dumps(
         python_stacks=selection.python_stacks,
     )
     by_ends = _rings_told_by_ends(run) if 1 in selection.steps else set()
-    open_at_stop = _files_open_at_stop(run, selection)
+    accelerators = {ring: sorted(homes, key=_by_number) for ring, homes in (accelerators or {}).items()}
+    open_at_stop = _files_open_at_stop(run, selection, accelerators)
     done = 0
     for group in run.groups(_PROCESSES_AT_ONCE):
         if progress:
@@ -166,7 +174,7 @@ def write_dumps(
                 usage,
                 failures.get(process.ring, []),
                 by_ends=not by_ends.isdisjoint({process.ring, process.parent_ring}),
-                accelerators=(accelerators or {}).get(process.ring, ()),
+                accelerators=accelerators.get(process.ring, ()),
                 open_at_stop=open_at_stop.get(process.ring, set()),
             )
         try:
@@ -185,31 +193,46 @@ def write_dumps(
     return report
 
 
-def _files_open_at_stop(run: Run, selection: Selection) -> dict[int, set[str]]:
+def _files_open_at_stop(
+    run: Run, selection: Selection, accelerators: Mapping[int, Sequence[str]]
+) -> dict[int, set[str]]:
     """Ring -> Device Ids whose file upstream has by the first stop(): it writes a block's rows when the block ends, all
-    others at once. A file that it opens later lacks the SYSTEM rows up to there, and its tests count them."""
+    others at once. A file that it opens later lacks the SYSTEM rows up to there, and its tests count them.
+
+    Only files that are written here: the rows would stand in none of them else.
+    """
     stopped: set[int] = set()
+    stepped: set[int] = set()
     opened: dict[int, set[str]] = {}
     system = run.events(columns=["aux", "ring"], kinds=(Kind.SYSTEM,))
     if not any((event_columns(batch, ("aux",))["aux"] == SystemEvent.STOP_TRACE).any() for batch in system):
         return opened
-    kinds = [kind for kind in selection.kinds() if kind not in (Kind.MALLOC, Kind.STEP)]
-    names = ("kind", "aux", "device_type", "device")
+    kinds = [kind for kind in selection.kinds() if kind != Kind.MALLOC]
+    names = ("kind", "aux", "device_type", "device", "pool")
     for batch in run.events(columns=[*names, "ring"], kinds=kinds):
         columns = event_columns(batch, names)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             part = {name: column[rows] for name, column in columns.items()}
             stops = np.flatnonzero((part["kind"] == Kind.SYSTEM) & (part["aux"] == SystemEvent.STOP_TRACE))
             if ring not in stopped:
-                until = int(stops[0]) if len(stops) else len(part["kind"])
-                places = part["device_type"][:until].astype(np.int64) << 16 | (
-                    part["device"][:until].astype(np.int64) + 1
-                )
+                part = _cut(part, 0, int(stops[0]) if len(stops) else len(part["kind"]))
+                steps = part["kind"] == Kind.STEP
+                if (steps & (part["aux"] == StepSource.API)).any():
+                    stepped.add(ring)
+                places = part["device_type"].astype(np.int64) << 16 | (part["device"].astype(np.int64) + 1)
+                places = places[~steps & ~selection.leaves_out(part, accelerators.get(ring, ()))]
                 homes = {device_id(code >> 16, (code & 0xFFFF) - 1) for code in distinct_codes(places)[0]}
-                opened.setdefault(ring, set()).update(homes - {NOT_APPLICABLE})
+                opened.setdefault(ring, set()).update(filter(selection.has_device, homes - {NOT_APPLICABLE}))
             if len(stops):
                 stopped.add(ring)
-    return {ring: homes for ring, homes in opened.items() if ring in stopped}
+    for ring in stepped:
+        if cards := [*accelerators.get(ring, ()), *sorted(opened[ring] - {CPU})]:
+            opened[ring].add(cards[0])  # a STEP row has a card, and is written at once
+    return {ring: homes for ring, homes in opened.items() if ring in stopped and homes}
+
+
+def _by_number(home: str) -> tuple[int, str]:
+    return len(home), home
 
 
 def _rings_told_by_ends(run: Run) -> set[int]:
@@ -307,7 +330,7 @@ class _ProcessWriter:
         incidents: Sequence[Incident],
         *,
         by_ends: bool,  # its steps were first told by their ends
-        accelerators: Sequence[str],
+        accelerators: Sequence[str],  # in order
         open_at_stop: set[str],
     ) -> None:
         self._process = process
@@ -327,7 +350,7 @@ class _ProcessWriter:
         self._levels = PoolLevels()
         # By card: the process's own memory from its driver, the newest sample, and that memory when it was taken.
         self._driver: dict[str, tuple[int, int, int]] = {}
-        self._accelerators = sorted(accelerators, key=lambda home: (len(home), home))
+        self._accelerators = accelerators
         self._open_at_stop = open_at_stop  # Device Ids; empty when there is none, or no stop()
         self._stopped = False
         self._start_unseen = selection.launched
@@ -525,9 +548,7 @@ class _ProcessWriter:
         """Whether --device wants a row. Marks and ranges are recorded whatever the device, because steps are among
         them; but another card's have no row where it was left out."""
         asked = np.ones(len(homes), bool)
-        if self._accelerators and "auto" in self._selection.devices:
-            # Recorded until the first card was seen: upstream, whose default are cards, has no file of them.
-            asked &= ~(IS_MEMORY[rows["kind"]] & (rows["pool"] == Pool.HOST))
+        asked &= ~self._selection.leaves_out(rows, self._accelerators)
         unasked = [home for home in _present(homes) if home and not self._selection.has_device(home)]
         if unasked:
             named = rows["device_type"] == DeviceType.NPU

@@ -96,6 +96,28 @@ def test_the_first_process_of_a_container_ends_when_its_outputs_are_written(tmp_
     assert list((tmp_path / "out").rglob("device_cpu/dump/*.csv"))
 
 
+def test_a_program_that_waits_until_it_has_no_child_ends(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import os, sys, torch, msmemscope\n"
+        "msmemscope.config(output_path=sys.argv[1], device='cpu')\n"
+        "msmemscope.start()\n"
+        "kept = torch.zeros(4096)\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(0)\n"
+        "ended = 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        os.wait()\n"
+        "        ended += 1\n"
+        "    except ChildProcessError:\n"
+        "        break\n"
+        "print(ended)\n"
+    )
+    assert run_alone([sys.executable, script, tmp_path / "out"]) == "1\n"
+    wait_for_run(tmp_path / "out")
+
+
 def test_a_container_that_ends_at_once_leaves_a_run_that_analyze_completes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     wait = """

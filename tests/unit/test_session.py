@@ -1,0 +1,80 @@
+"""The session directory: who may take it for one that was left, and what is kept of it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from msmemscope.collect import presence, unsaved
+from msmemscope.collect.config import Config
+from msmemscope.collect.session import Session
+from msmemscope.collect.spool import Spool
+
+
+def test_a_session_in_the_making_is_not_taken_for_one_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight commands that mpirun starts at once all look for such sessions, and remove them."""
+    name = f"msmemscope-{os.getuid()}-{os.urandom(8).hex()}"
+    found: list[bool] = []
+
+    class Locks:
+        """fcntl, with another command that looks just before a lock is taken."""
+
+        def __getattr__(self, attribute: str) -> object:
+            return getattr(fcntl, attribute)
+
+        def flock(self, file: int, how: int) -> None:
+            monkeypatch.setattr(presence, "fcntl", fcntl)
+            found.append(any(path.name == name for path, _ in unsaved.deserted()))
+            fcntl.flock(file, how)
+
+    monkeypatch.setattr(presence, "fcntl", Locks())
+    session = Session.create(Config(output_path=str(tmp_path)), ["true"], mode="launched", name=name)
+    try:
+        assert found == [False]
+        assert not presence.is_free(session.path(presence.OWNER))
+    finally:
+        os.close(session.owner)
+        unsaved.shutil.rmtree(session.directory)
+
+
+def test_the_copy_of_a_ring_takes_what_the_ring_takes(tmp_path: Path) -> None:
+    ring = Path("/dev/shm") / f"msmemscope-test-{os.urandom(8).hex()}"
+    try:
+        with ring.open("xb") as file:
+            file.write(b"head" + bytes(5000))
+            file.seek(9 << 20)
+            file.write(b"record")
+            file.truncate(64 << 20)
+        unsaved._copy(ring, tmp_path / "copy")
+        assert (tmp_path / "copy").stat().st_size == 64 << 20
+        assert (tmp_path / "copy").read_bytes() == ring.read_bytes()
+        assert (tmp_path / "copy").stat().st_blocks * 512 <= 1 << 18
+    finally:
+        ring.unlink()
+
+
+def test_a_spool_without_room_for_its_head_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes behind a missing head would be released from the ring, and thrown away by the agent's successor."""
+    write = os.pwrite
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "spools" / "1.spool"
+    spool = Spool(path, 1)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        spool.append(96, b"x" * 96)
+    monkeypatch.setattr(os, "pwrite", write)
+    spool.append(96, b"x" * 96)
+    successor = Spool(path, 1)
+    successor.resume(192)
+    assert successor.read(96, 1000) == b"x" * 96
+    spool.close()
+    successor.close()
