@@ -35,7 +35,9 @@ def options_page() -> str:
         "    msmemscope [options] [--] program args...",
         "",
         "Options of msmemscope come before the program; whatever follows the program belongs to it. Lists are "
-        "separated by commas, of either width (`,` or `，`). An error is one line on stderr; no program is run then.",
+        "separated by commas, of either width (`,` or `，`); where a list may be none, nothing at all "
+        "(`--events=`) is none too. "
+        "An error is one line on stderr; no program is run then.",
         "",
         "Scripts written for upstream may have options behind the program (`msmemscope bash train.sh --analysis=leaks "
         "--level=op,kernel`). Those at the very end, written `--name=value`, are taken with a notice when one of them "

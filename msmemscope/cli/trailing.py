@@ -26,7 +26,7 @@ def split_trailing(program: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     while start > 1 and _understood(program[start - 1]):
         start -= 1
     taken = [word.partition("=") for word in program[start:]]
-    if not any(flag in _OURS or (flag == "--level" and _is_level(value)) for flag, _, value in taken):
+    if not any((flag in _OURS and value) or (flag == "--level" and _is_level(value)) for flag, _, value in taken):
         return list(program), {}
     return list(program[:start]), {flag: value for flag, _, value in taken}
 

@@ -76,7 +76,7 @@ def parse_steps(text: str, notes: list[str]) -> dict[str, object]:
 def parse_call_stack(text: str, notes: list[str]) -> dict[str, object]:
     fields: dict[str, object] = {"python_stack": False, "c_stack": False}
     items = _items(text)
-    if items == ["none"]:
+    if items in (["none"], [""]):
         return fields
     for item in items:
         name, colon, depth_text = item.partition(":")
@@ -92,6 +92,8 @@ def parse_call_stack(text: str, notes: list[str]) -> dict[str, object]:
 
 
 def parse_analysis(text: str, notes: list[str]) -> dict[str, object]:
+    if not text.strip():  # upstream's documents switch an item off by an empty text
+        return {"analysis": ()}
     fields: dict[str, object] = {}
     words: list[str] = []
     for item in _items(text):
@@ -114,6 +116,8 @@ def parse_analysis(text: str, notes: list[str]) -> dict[str, object]:
 
 
 def parse_events(text: str, notes: list[str]) -> dict[str, object]:
+    if not text.strip():
+        return {"dump_events": (), "traceback": False}
     chosen = _choices(
         text,
         (*EVENTS, "traceback", "none"),
