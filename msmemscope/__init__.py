@@ -17,7 +17,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope import analyzer, describe, tracer, watcher
-    from msmemscope.analyzer import analyze, check_inefficient, check_leaks
+    from msmemscope.analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
     from msmemscope.collect.config import Config
     from msmemscope.collect.session import Session
     from msmemscope.later import (
@@ -55,6 +55,7 @@ __all__ = [
 _ELSEWHERE = {
     **dict.fromkeys(("analyzer", "describe", "tracer", "watcher"), ""),
     **dict.fromkeys(("analyze", "check_inefficient", "check_leaks"), "analyzer"),
+    **dict.fromkeys(("get_analyzer_config", "list_analyzers"), "analyzer"),
     **dict.fromkeys(("RecordFunction", "TakeSnapshot", "take_snapshot"), "later"),
     **dict.fromkeys(("cleanup_framework_hooks", "enable_npu_sanitizer", "init_framework_hooks"), "later"),
 }
@@ -144,26 +145,6 @@ def __getattr__(name: str) -> object:
 
     module = import_module(f"msmemscope.{_ELSEWHERE[name] or name}")
     return getattr(module, name) if _ELSEWHERE[name] else module
-
-
-def list_analyzers() -> list[str]:
-    """The names of the analyses that can be run on a run's tables."""
-    from msmemscope.analysis.registry import list_analyzers as names
-
-    return names()
-
-
-def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
-    """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
-    if analyzer_type == "inefficient":  # upstream's, which does nothing here: analyzer.py
-        from msmemscope.analyzer import InefficientConfig
-        from msmemscope.later import not_yet
-
-        not_yet("get_analyzer_config('inefficient')")
-        return {"config_class": InefficientConfig.__name__, "parameters": list(InefficientConfig.parameters)}
-    from msmemscope.analysis.registry import get_analyzer_config as config_of
-
-    return config_of(analyzer_type)
 
 
 def _session() -> Session:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msmemscope.later import not_yet
 
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
-           "check_leaks"]  # fmt: skip
+           "check_leaks", "get_analyzer_config", "list_analyzers"]  # fmt: skip
 
 INEFFICIENT_TYPES = ("early_allocation", "late_deallocation", "temporary_idleness")
 
@@ -57,6 +57,12 @@ class InefficientConfig:
         self.inefficient_type = types
 
 
+_CONFIGS: dict[str, type[LeaksConfig] | type[InefficientConfig]] = {
+    "leaks": LeaksConfig,
+    "inefficient": InefficientConfig,
+}
+
+
 class LeaksAnalyzer:
     """Not in this version: warns once."""
 
@@ -99,10 +105,26 @@ def check_inefficient(
 
 def analyze(analyzer_type: str, **options: object) -> None:
     """check_leaks() or check_inefficient(), by "leaks" or "inefficient". Raises ValueError for another word."""
+    _check_known(analyzer_type)
     checks = {"leaks": check_leaks, "inefficient": check_inefficient}
-    if analyzer_type not in checks:
-        raise ValueError(f"unknown analyzer {analyzer_type!r}; known: {', '.join(checks)}")
     checks[analyzer_type](**options)  # type: ignore[operator]
+
+
+def list_analyzers() -> list[str]:
+    """The words that analyze() takes."""
+    return list(_CONFIGS)
+
+
+def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
+    """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
+    _check_known(analyzer_type)
+    config = _CONFIGS[analyzer_type]
+    return {"config_class": config.__name__, "parameters": list(config.parameters)}
+
+
+def _check_known(analyzer_type: str) -> None:
+    if analyzer_type not in _CONFIGS:
+        raise ValueError(f"unknown analyzer {analyzer_type!r}; known: {', '.join(_CONFIGS)}")
 
 
 def _check_input(path: str, suffixes: tuple[str, ...]) -> None:

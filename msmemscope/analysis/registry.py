@@ -1,4 +1,4 @@
-"""Which analyses there are, behind msmemscope.list_analyzers() and get_analyzer_config().
+"""Which analyses of a run there are.
 
 The contract of an analysis: a pure function from the tracker's tables to findings, and a frozen dataclass of options
 whose field names are its parameters. To add one, write it in a file of its own and enter it here.

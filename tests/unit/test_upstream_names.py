@@ -50,7 +50,11 @@ for _ in range(2):
     msmemscope.analyzer.analyze("inefficient", input_path=table)
     LeaksAnalyzer().analyze(LeaksConfig(table, "step start", 0))
     InefficientAnalyzer().analyze(InefficientConfig(table, inefficient_type=["temporary_idleness"]))
-    assert msmemscope.get_analyzer_config("inefficient")["config_class"] == "InefficientConfig"
+    for name in msmemscope.list_analyzers():
+        arguments = {"input_path": table, "mstx_info": "step start", "start_index": 0}
+        config = msmemscope.get_analyzer_config(name)
+        assert hasattr(msmemscope.analyzer, config["config_class"])
+        msmemscope.analyze(name, **{key: arguments[key] for key in config["parameters"] if key in arguments})
 
     @TakeSnapshot(name="function")
     @RecordFunction("function")
@@ -83,7 +87,19 @@ def test_a_script_of_upstream_runs_to_its_end_and_hears_of_each_name_once(tmp_pa
     names = "RecordFunction TakeSnapshot take_snapshot check_leaks check_inefficient init_framework_hooks"
     hooks = "cleanup_framework_hooks enable_npu_sanitizer tracer.start tracer.stop watcher.watch watcher.remove"
     analyzers = "analyzer.LeaksAnalyzer analyzer.InefficientAnalyzer describe.describer"
-    assert warned == {*names.split(), *hooks.split(), *analyzers.split(), "get_analyzer_config('inefficient')"}
+    assert warned == {*names.split(), *hooks.split(), *analyzers.split()}
+
+
+def test_the_analyzers_are_upstreams() -> None:
+    assert msmemscope.list_analyzers() == ["leaks", "inefficient"]
+    assert msmemscope.get_analyzer_config("leaks") == {
+        "config_class": "LeaksConfig",
+        "parameters": ["input_path", "mstx_info", "start_index"],
+    }
+    assert msmemscope.get_analyzer_config("inefficient") == {
+        "config_class": "InefficientConfig",
+        "parameters": ["input_path", "mem_size", "inefficient_type", "idle_threshold"],
+    }
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
