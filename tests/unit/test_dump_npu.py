@@ -110,6 +110,40 @@ def test_a_start_after_a_stop_is_somebodys_call(tmp_path: Path) -> None:
     assert found == ["STOP_TRACE", "START_TRACE"]
 
 
+def test_rows_up_to_stop_stand_in_the_files_that_there_are(tmp_path: Path) -> None:
+    """A process with a card has no file of the host tensors before it, whose releases came before stop(): neither it
+    nor the card of a mark that was not asked for keeps the rows of SYSTEM and STEP from the files that are written."""
+    for devices in ("auto", "npu:4"):
+        run = FakeRun([process(1)], batch_rows=2)
+        run.malloc(1, 0x1000, 64)
+        run.free(2, 0x1000)
+        run.add(Kind.MARK, 3, device_type=DeviceType.NPU, device=5) if devices == "npu:4" else None
+        run.add(Kind.SYSTEM, 4, aux=SystemEvent.ACL_INIT)
+        run.malloc(5, 0x2000, 64, **PTA)
+        run.add(Kind.STEP, 6, step=2, aux=StepSource.API)
+        run.add(Kind.SYSTEM, 7, aux=SystemEvent.STOP_TRACE)
+        run.free(8, 0x2000, **PTA)
+        out = tmp_path / devices.replace(":", "")
+        write_dumps(run, out, selection=Selection(devices=(devices,)), accelerators={1: ["4"]})  # type: ignore[arg-type]
+        found = [row["Event Type"] for row in read_csv(only_file(out, "4")) if row["Event"] == "SYSTEM"]
+        assert found == ["ACL_INIT", "STEP", "STOP_TRACE"], devices
+
+
+def test_a_step_opens_the_file_of_the_card(tmp_path: Path) -> None:
+    """On card 4 nothing had ended when recording stopped, but steps had: upstream writes them at once."""
+    run = FakeRun([process(1)], batch_rows=2)
+    run.malloc(1, 0x2000, 64, **PTA)
+    run.malloc(2, 0x3000, 64, **PTA | {"device": 5})
+    run.free(3, 0x3000, **PTA | {"device": 5})
+    run.add(Kind.STEP, 6, step=2, aux=StepSource.API)
+    run.add(Kind.SYSTEM, 7, aux=SystemEvent.STOP_TRACE)
+    run.free(8, 0x2000, **PTA)
+    write_dumps(run, tmp_path, accelerators={1: ["5", "4"]})  # type: ignore[arg-type]
+    for device in ("4", "5"):
+        found = [row["Event Type"] for row in read_csv(only_file(tmp_path, device)) if row["Event"] == "SYSTEM"]
+        assert found == ["STEP", "STOP_TRACE"], device
+
+
 def test_snapshot_keys_in_upstreams_order(tmp_path: Path) -> None:
     run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 64, **PTA)
