@@ -54,6 +54,9 @@ class _InProcess(Agent):
     def _send(self, kind: str, **content: Any) -> None:
         self._answers += self._shard.answer(wire.pack(kind, self._name, **content))
 
+    def _has_answers(self) -> bool:
+        return bool(self._answers)
+
     def _receive(self, wait_ms: int) -> bool:
         self._shard.roll()
         if not self._answers:

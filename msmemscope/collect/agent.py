@@ -360,7 +360,7 @@ class Agent:
         waits = self._epoch is None or self._said_bye or any(feed.in_flight or feed.final_sent for feed in open_feeds)
         if not waits:
             self._progress = now
-        elif now - max(self._progress, self._asked) > self._patience_s:
+        elif now - max(self._progress, self._asked) > self._patience_s and not self._has_answers():
             self._patience_s = min(2 * self._patience_s, _MOST_PATIENCE_S)
             self._connect()
         if self._epoch is None:
@@ -424,6 +424,7 @@ class Agent:
         self._socket = self._context.socket(zmq.DEALER)
         self._poller.register(self._socket, zmq.POLLIN)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is queued
+        self._socket.setsockopt(zmq.RCVHWM, 0)  # one answer to each message
         self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
         self._socket.connect(str(self._session["endpoint"]))
@@ -438,6 +439,11 @@ class Agent:
     def _send(self, kind: str, **content: Any) -> None:
         assert self._socket is not None
         self._socket.send(wire.pack(kind, self._name, **content), copy=False)
+
+    def _has_answers(self) -> bool:
+        """Some that were not taken yet: with thousands of rings it was we who had no time."""
+        assert self._socket is not None
+        return self._socket.poll(0) != 0
 
     def _receive(self, wait_ms: int) -> bool:
         """Takes all answers there are, after waiting for the first. True when we may go."""
@@ -480,6 +486,7 @@ class Agent:
 
     def _welcomed(self, message: dict[str, Any]) -> None:
         self._epoch = wire.number(message, "epoch")
+        self._asked = time.monotonic()  # an answer; opening thousands of rings may have taken longer than our patience
         stored = wire.mapping(message, "stored")
         for feed in self._open_feeds():
             offset = int(stored.get(feed.id, 0))
