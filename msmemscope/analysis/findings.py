@@ -218,7 +218,7 @@ def _leak_sentence(finding: Finding) -> str:
     evidence = finding.evidence
     parts = [f"{_per_step(finding)} is kept from {finding.where}"]
     steps = finding.last_step - finding.first_step + 1
-    total = f"{format_bytes(finding.bytes / finding.count)} after {steps:,} steps"
+    total = f"{_of_each(finding, 'bytes', finding.bytes / finding.count)} after {steps:,} steps"
     if finding.count > 1:
         where = "on {} ranks" if finding.ranks else "in {} processes"
         total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
@@ -241,4 +241,14 @@ def _candidate_sentence(finding: Finding) -> str:
 
 def _per_step(finding: Finding) -> str:
     each = " each" if finding.count > 1 else ""
-    return f"{at_the_start(finding.who)}: {format_bytes(finding.bytes_per_step)} per step{each}"
+    rate = _of_each(finding, "bytes_per_step", finding.bytes_per_step)
+    return f"{at_the_start(finding.who)}: {rate} per step{each}"
+
+
+def _of_each(finding: Finding, column: str, usual: float) -> str:
+    """A figure of the subjects: `usual`, but "1.0 MiB to 2.0 MiB" where they differ, for then none may have it."""
+    sizes = [entry[column] for entry in finding.evidence.get("per_rank", {}).values()]
+    if finding.count < 2 or len(sizes) < 2:
+        return format_bytes(usual)
+    least, most = format_bytes(min(sizes)), format_bytes(max(sizes))
+    return format_bytes(usual) if least == most else f"{least} to {most}"

@@ -10,8 +10,8 @@ A subject with too few steps for that has candidates instead (LEAK_CANDIDATE, a 
 each of its steps, of which nobody can say yet whether that ends.
 
 Keys of a leak's `evidence`:
-    p_value, slope, slope_low, slope_high   of its largest site: Mann-Kendall, Theil-Sen and its 95 % interval, bytes
-                                            per step
+    p_value, slope, slope_low, slope_high   of its largest site, where it is surest: Mann-Kendall, Theil-Sen and its
+                                            95 % interval, bytes per step
     rhythm          "every step", "every 3 steps", "irregular"
     per_rank        rank as text, or name of a process that is none -> bytes, bytes_per_step, blocks, first_step,
                     p_value, device, devices (name -> bytes), processes (how many)
@@ -357,7 +357,9 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> 
     members = [subjects[number] for number in sorted({leak.key for leak in everything})]
     ranks = tuple(sorted(one.rank for one in members if one.rank is not None))
     sample = cause.largest
-    growth = sample.growth
+    # Another rank may have made a few steps only: the figures of the one that decided belong to the confidence.
+    same_site = [leak.growth for leak in cause.leaks if leak.stack_id == sample.stack_id]
+    growth = max(same_site, key=lambda one: (one.confidence, one.bytes_per_step))
     file, line, function = cause.line
     confidence = max(leak.growth.confidence for leak in cause.leaks)
     evidence: dict[str, Any] = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from msmemscope.analysis.blocks import Tracked
+from msmemscope.analysis.findings import fold_ranks
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Progress, analyse, config_of
@@ -104,7 +105,7 @@ def write_outputs(
         return report.files
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", dump)
-    outcome.notes += _notes(report, depth)
+    outcome.notes += _notes(report, depth, selection.steps, analysis.tracked)
     outcome.skipped = sorted(skipped_files(run))
     outcome.unreadable_rows = run.unreadable_rows
     if outcome.failures:
@@ -153,13 +154,19 @@ def _write_text(path: Path, text: str) -> Path:
     return path
 
 
-def _notes(report: DumpReport, depth: int | None) -> list[str]:
+def _notes(report: DumpReport, depth: int | None, steps: frozenset[int], tracked: Tracked) -> list[str]:
+    """`steps`: those of --steps, empty for all."""
     notes = []
+    last = max(tracked.last_complete_step.values(), default=-1)
+    if never := [step for step in steps if step > max(last, 0) + 1]:  # the step that was left open has rows too
+        seen = f"the last complete one is {last}" if last > 0 else "no complete step was seen"
+        notes.append(f"the per-device files have no rows of --steps {fold_ranks(never)}: {seen}")
     if depth is not None:
         frames = "no call stacks" if depth == 0 else f"only the innermost {depth} frames of each call stack"
         notes.append(f"the per-device files hold {frames}, to save disk space; all frames are in stacks/")
     if report.unknown_frees:
-        notes.append(f"{report.unknown_frees:,} frees of blocks allocated before recording began have no row")
+        origin = "outside --steps or before recording began" if steps else "before recording began"
+        notes.append(f"{report.unknown_frees:,} frees of blocks allocated {origin} have no row")
     if report.replaced_blocks:
         notes.append(f"{report.replaced_blocks:,} blocks end with a FREE marked shadow:true: their own was not seen")
     return notes

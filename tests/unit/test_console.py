@@ -296,6 +296,20 @@ def test_no_leak_analysis_under_steps(tmp_path: Path) -> None:
     assert "No leak was found" not in outcome.text
 
 
+def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
+    """24 complete steps; the 25th was left open and may have rows."""
+    job = leaky_job(ranks=1)
+    job.free(10**9, 0x9999, step=25)
+    path = job.save(tmp_path / "run_1")
+    expected = "the per-device files have no rows of --steps 26-27,500: the last complete one is 24"
+    assert expected in write_outputs(path, config=Config(steps=(3, 25, 26, 27, 500))).notes
+    outcome = write_outputs(path, config=Config(steps=(3, 25)))
+    assert not any("--steps" in note and "have no rows" in note for note in outcome.notes)
+    # Blocks of other steps are not from before recording began.
+    assert any("frees of blocks allocated outside --steps or before" in note for note in outcome.notes)
+    assert "1 frees of blocks allocated before recording began have no row" in write_outputs(path).notes
+
+
 def test_full_disk_costs_only_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = leaky_job(ranks=1).save(tmp_path / "run_1")
 

@@ -518,6 +518,33 @@ def test_programs_that_know_nothing_of_each_other_are_never_added_up():
     assert found.sentence.startswith("train.py [pid 4711] and train.py [pid 4712]: 1.0 MiB per step each is kept")
 
 
+def test_no_rank_is_said_to_keep_what_none_does():
+    """Rank 0 keeps 1 MiB per step, rank 1 two: not "1.5 MiB each"."""
+
+    job = Job()
+    ranks = [job.process(0), job.process(1)]
+
+    def plant(worker: Worker, i: int) -> None:
+        keep(worker, 2 * MIB if worker is ranks[1] else MIB)
+
+    (found,) = leaks(train_on(job, ranks, plant))
+    assert found.bytes_per_step == 1.5 * MIB  # the median, as leaks.csv says
+    assert found.sentence.startswith("Ranks 0-1: 1.0 MiB to 2.0 MiB per step each is kept")
+    assert "; 24 MiB to 48 MiB after 24 steps (72 MiB on 2 ranks), " in found.sentence
+
+
+def test_the_p_value_is_that_of_the_rank_that_decided():
+    """Rank 0 ended after 5 steps: that it is the first of two equal ones does not make the finding doubtful."""
+    job = Job()
+    ranks = [job.process(0), job.process(1)]
+    train_on(job, ranks, growing_list, 5)
+    train_on(job, ranks[1:], growing_list, 25)
+    found = leaks(job)[0]
+    assert (found.ranks, found.confidence) == ((0, 1), 1.0)
+    assert found.evidence["p_value"] < 0.001
+    assert "p < 0.001" in found.sentence
+
+
 def test_a_rank_and_a_program_beside_it_are_two_findings():
     job = Job()
     train_on(job, [job.process(0), job.process(1), job.process(None, pid=9)], growing_list)
