@@ -113,7 +113,10 @@ def _finish(session: Session, services: Services, status: int) -> None:
     if services.aggregator.status != 0:
         say(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
     elif not Path(session.run_directory).is_dir():
-        say("nothing was recorded: no process allocated through an allocator that is watched (see: msmemscope doctor)")
+        why = "no process allocated through an allocator that is watched (see: msmemscope doctor)"
+        if session.config.collect_mode == "deferred":
+            why = "with --collect-mode deferred nothing is before the program calls msmemscope.start()"
+        say(f"nothing was recorded: {why}")
 
 
 def say(text: str) -> None:

@@ -224,6 +224,9 @@ def _findings(summary: Summary, only: Only) -> Iterator[Section]:
     notes = _about(summary.notes, only)
     if not summary.leaks_looked_for:
         yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
+    elif not summary.holdings:
+        text = "Note: no allocation on the devices of --device was recorded, so nothing can be said about leaks."
+        yield Section(title=text, tone="doubt")
     elif not leaks and summary.is_judged and (only is None or not notes):
         where = "" if only is None else f" in {' and '.join(subject.label for subject in only)}"
         if summary.share_after_steps < _MUCH_AFTER_STEPS:

@@ -100,8 +100,8 @@ class Summary:
 
     @property
     def is_judged(self) -> bool:
-        """Somebody made enough steps, so that it means something when no leak was found."""
-        if not self.leaks_looked_for or self.last_step is None:
+        """Somebody made enough steps and allocations, so that it means something when no leak was found."""
+        if not self.leaks_looked_for or self.last_step is None or not self.holdings:
             return False
         return all(note.evidence.get("judged", 0) for note in self.notes if note.kind == TOO_FEW_STEPS)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from running import PROGRAMS, ROOT, Outcome, Watch
+from running import LIMIT_S, PROGRAMS, ROOT, Outcome, Watch, environment
 
 from msmemscope.tables import Run
 from msmemscope.vocabulary import Kind, Pool
@@ -114,3 +114,17 @@ def test_steps_of_a_program_that_allocates_nothing_we_know(watch: Watch, tmp_pat
     run = Run(outcome.run)
     steps = [n for batch in run.events(columns=["step"], kinds=(Kind.STEP,)) for n in batch.column("step").to_pylist()]
     assert steps == [2, 3, 4, 5, 6]
+
+
+def test_a_start_that_nobody_called_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "msmemscope", "--output-path", str(tmp_path / "out"), "--collect-mode=deferred", "true"],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert "with --collect-mode deferred nothing is before the program calls msmemscope.start()" in done.stderr
+    assert not (tmp_path / "out").exists()

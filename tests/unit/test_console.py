@@ -20,7 +20,7 @@ from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text
 from msmemscope.report.outputs import OutputError, write_outputs
-from msmemscope.vocabulary import DeviceType, Kind, Pool
+from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,20 @@ def test_clean_job_is_called_clean() -> None:
     text = plain_text(analyse(leaky_job(leaking=False)))
     assert "No leak was found." in text
     assert "ERROR" not in text
+
+
+def test_a_run_without_allocations_is_not_called_clean() -> None:
+    """--device npu:1, and the program works on another card."""
+    run = FakeRun([process(1, rank=None, command="train.py")])
+    for step in range(1, 13):
+        run.add(Kind.STEP, step, step=step, aux=StepSource.MSTX)
+    made = analyse(run)
+    text = plain_text(made)
+    assert made.summary.last_step is not None
+    assert made.summary.last_step >= 11
+    assert "No leak was found" not in text
+    assert "Note: no allocation on the devices of --device was recorded" in text
+    assert "msMemScope: nothing can be said about leaks." in text
 
 
 @pytest.mark.parametrize("more", [5, 60])
