@@ -19,8 +19,8 @@ from msmemscope.collect.session import Session
 from msmemscope.dependencies import require_imports
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.services import Services
-from msmemscope.launchers.supervise import say
 from msmemscope.launchers.sweep import sweep
+from msmemscope.telling import tell
 
 POLL_S = 0.1
 FINISH_POLL_S = 0.02  # the last process of the job waits for us
@@ -35,16 +35,16 @@ def main(arguments: list[str]) -> int:
     try:
         session = Session.load(arguments[0])
     except MemscopeError as error:
-        say(str(error))
+        tell(str(error))
         return error.exit_status
     try:
         require_imports()
     except MemscopeError as error:
-        say(str(error))
+        tell(str(error))
         shutil.rmtree(session.directory, ignore_errors=True)
         return error.exit_status
     for line in sweep():
-        say(line)
+        tell(line)
     services = Services(session)
     try:
         _wait_for_the_last(session, services)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     finally:
         services.stop()
         if left := services.leave():
-            say(left)
+            tell(left)
     return services.aggregator.status or 0
 
 

@@ -18,7 +18,8 @@ from msmemscope.collect.unsaved import keep
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
-# a while is started again however often it is killed.
+# a while is started again however often it is killed; but once the program has ended each death counts, since
+# somebody waits.
 QUICK_DEATHS = 5
 SHORT_LIFE_S = 5.0
 RESTART_PAUSE_S = 0.2
@@ -35,6 +36,7 @@ class Service:
         self._session = session
         self._not_before = 0.0
         self._quick_deaths = 0
+        self._is_waited_for = False
         self._start()
 
     def _start(self) -> None:
@@ -58,7 +60,8 @@ class Service:
             return
         if self._not_before == 0.0:
             lived_s = time.monotonic() - self._born
-            self._quick_deaths = self._quick_deaths + 1 if lived_s < SHORT_LIFE_S else 0
+            counts = self._is_waited_for or lived_s < SHORT_LIFE_S
+            self._quick_deaths = self._quick_deaths + 1 if counts else 0
             if status in _DECIDED or self._quick_deaths >= QUICK_DEATHS:
                 self.status = status
                 return
@@ -68,8 +71,9 @@ class Service:
             self.restarts += 1
             self._start()
 
-    def try_again(self) -> None:
-        """One more life at the end for a service that was given up: what killed it may be over."""
+    def come_to_an_end(self) -> None:
+        """The program has ended. One more life for a service that was given up: what killed it may be over."""
+        self._is_waited_for = True
         if self.status is not None and self.status not in _DECIDED:
             self.status = None
             self._quick_deaths = QUICK_DEATHS - 1
@@ -123,7 +127,7 @@ class Services:
         unfinished.rename(path)
         self._finishing = True
         for service in (self.aggregator, self.agent):
-            service.try_again()
+            service.come_to_an_end()
 
     def stop(self) -> None:
         self.agent.stop()

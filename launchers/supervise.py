@@ -20,7 +20,7 @@ from msmemscope.launchers.bystander import Bystander
 from msmemscope.launchers.program import let_go_of_its_files, start_program
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.sweep import sweep
-from msmemscope.text import plain
+from msmemscope.telling import tell
 
 POLL_S = 0.1
 # Meant for the program when they are sent to us. Those that stop a process are not among them: a shell stops the whole
@@ -46,7 +46,7 @@ def run(config: Config, argv: list[str]) -> int:
     (128 + n where that is not possible). Raises MemscopeError when the program cannot be started."""
     require_imports()
     for line in sweep():
-        say(line)
+        tell(line)
     session = Session.create(config, argv, mode="launched")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     bystander = Bystander(_FORWARDED)
@@ -60,7 +60,7 @@ def run(config: Config, argv: list[str]) -> int:
         services.stop()
         bystander.end()
         if left := services.leave():
-            say(left)
+            tell(left)
         while signal.sigtimedwait(_WAITED, 0) is not None:
             pass  # came too late for the program
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -89,7 +89,7 @@ def _ended_early() -> int:
     """The signal that came before there was a program to receive it, and would have ended it; 0 for none."""
     for number in sorted(signal.sigpending() & _END_A_PROGRAM):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            say(f"ended by {signal.Signals(number).name} before the program was started")
+            tell(f"ended by {signal.Signals(number).name} before the program was started")
             return int(number)
     return 0
 
@@ -104,24 +104,19 @@ def _finish(session: Session, services: Services, status: int) -> None:
         if arrived is not None and arrived.si_signo in (signal.SIGINT, signal.SIGTERM):
             interrupts += 1
             if interrupts > 1:
-                say(f"outputs given up; the events are kept: msmemscope analyze {session.run_directory}")
+                tell(f"outputs given up; the events are kept: msmemscope analyze {session.run_directory}")
                 return
-            say("the program has ended, outputs are being written; once more to give them up")
+            tell("the program has ended, outputs are being written; once more to give them up")
     for service in (services.aggregator, services.agent):
         if service.restarts:
-            say(f"the {service.name} died and was started again {service.restarts} times")
+            tell(f"the {service.name} died and was started again {service.restarts} times")
     if services.aggregator.status != 0:
-        say(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
+        tell(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
     elif not Path(session.run_directory).is_dir():
         why = "no process allocated through an allocator that is watched (see: msmemscope doctor)"
         if session.config.collect_mode == "deferred":
             why = "with --collect-mode deferred nothing is before the program calls msmemscope.start()"
-        say(f"nothing was recorded: {why}")
-
-
-def say(text: str) -> None:
-    """One line for the user."""
-    print(f"[msmemscope] {plain(text)}", file=sys.stderr)
+        tell(f"nothing was recorded: {why}")
 
 
 def _die_by(number: int) -> None:
@@ -129,7 +124,8 @@ def _die_by(number: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program's core is the interesting one
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
     with suppress(OSError, ValueError):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -78,8 +78,9 @@ def config(**options: str) -> None:
         from msmemscope.collect.config import parse_keywords
 
         parsed = parse_keywords(options, _config or _launched_config())
+        from msmemscope.telling import tell
     for text in (*parsed.warnings, *parsed.missing):
-        _say(f"Warning: {text}")
+        tell(f"Warning: {text}")
     _config = parsed.config
     if _running():
         from msmemscope import _native
@@ -184,12 +185,6 @@ def _joins_session() -> bool:
 
         watch_now()
     return _running()
-
-
-def _say(text: str) -> None:
-    import sys
-
-    print(f"[msmemscope] {text}", file=sys.stderr)
 
 
 def _is_own_command() -> bool:

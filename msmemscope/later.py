@@ -6,7 +6,7 @@ and as a decorator, and the errors that upstream raises for wrong arguments.
 
 from __future__ import annotations
 
-import sys
+from msmemscope.telling import tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def not_yet(name: str) -> None:
     if name not in _said:
         _said.add(name)
         text = f"msmemscope.{name} is not in this version: it does nothing, and the program goes on"
-        print(f"[msmemscope] Warning: {text}", file=sys.stderr)
+        tell(f"Warning: {text}")
 
 
 class _Block:

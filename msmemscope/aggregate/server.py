@@ -36,6 +36,7 @@ from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives,
 from msmemscope.collect.session import ALONE, FINISH, Session
 from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
+from msmemscope.telling import tell
 
 GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
@@ -52,10 +53,10 @@ def main(arguments: list[str]) -> int:
     try:
         return serve(Path(arguments[0]), alone=len(arguments) == 2)
     except MemscopeError as error:
-        print(f"[msmemscope] aggregator: {error}", file=sys.stderr)
+        tell(f"aggregator: {error}")
         return error.exit_status
     except (OSError, zmq.ZMQError) as error:
-        print(f"[msmemscope] aggregator: {error}", file=sys.stderr)
+        tell(f"aggregator: {error}")
         return MemscopeError.exit_status
 
 
@@ -123,8 +124,10 @@ class _Place:
             self._shard.begin_again()
             if not self._told:  # a deletion takes its time, and may be met several times
                 self._told = True
-                print(f"[msmemscope] aggregator: {self._run} was deleted while it was written: it is made again; what "
-                      "it held is lost, and counted", file=sys.stderr, flush=True)  # fmt: skip
+                tell(
+                    f"aggregator: {self._run} was deleted while it was written: it is made again; what it held is "
+                    "lost, and counted"
+                )
             _try_write(self._coordinator)
 
 
@@ -133,7 +136,7 @@ def _remove(session_dir: Path, *, drained: bool) -> None:
     if drained:
         shutil.rmtree(session_dir, ignore_errors=True)
     elif left := keep(Session.load(str(session_dir))):
-        print(f"[msmemscope] {left}", file=sys.stderr)
+        tell(left)
 
 
 def recover(run: Path) -> bool:
@@ -371,20 +374,19 @@ def _finish(
         return 0
     _try_write(coordinator)
     try:
-        from msmemscope.report.console import print_text
         from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
 
         try:
             outcome = write_outputs(run, config=session.get("config"))
         except OutputError as error:
-            print_text(error.outcome.text)
+            _print(error.outcome.text)
             raise
         shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
         shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)
         if not quiet:
-            print_text(outcome.text)
+            _print(outcome.text)
             for note in outcome.notes:
-                print(f"[msmemscope] Note: {note}", file=sys.stderr)
+                tell(f"Note: {note}")
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         if not place.is_ours:
             why = f"{run} was deleted while its outputs were written: what it held is lost"
@@ -392,12 +394,20 @@ def _finish(
             why = str(error)
         else:
             why = f"the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again"
-        print(f"[msmemscope] {why}", file=sys.stderr)
+        tell(why)
         with suppress(OSError):
             coordinator.write(finished=True, outputs_error=repr(error))
         return MemscopeError.exit_status
     coordinator.write(finished=True)
     return 0
+
+
+def _print(text: str) -> None:
+    """The verdict on stderr, as long as somebody reads that; summary.txt has it in any case."""
+    from msmemscope.report.console import print_text
+
+    with suppress(OSError, ValueError):
+        print_text(text)
 
 
 def _try_write(coordinator: Coordinator) -> None:

@@ -16,7 +16,6 @@ comes. At the end the parts are read back, and what was stored and is not there 
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,7 +31,7 @@ from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.wire import Batch, WireError
 from msmemscope.parts import Bad
-from msmemscope.text import plain
+from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 
 DEFAULT_ROLL_ROWS = 1_000_000
@@ -409,7 +408,7 @@ class Shard:
     def _say(self, topic: str, text: str) -> None:
         if topic not in self._said:
             self._said.add(topic)
-            print(f"[msmemscope] aggregator: {plain(text)}", file=sys.stderr, flush=True)
+            tell(f"aggregator: {text}")
 
     # --- answers ------------------------------------------------------------------------------------------
 

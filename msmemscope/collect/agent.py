@@ -41,7 +41,7 @@ from msmemscope.collect.spool import spool_directory
 from msmemscope.collect.usage import Recorded, Usage, pid_namespace
 from msmemscope.collect.watch import DirectoryWatch
 from msmemscope.errors import MemscopeError
-from msmemscope.text import plain
+from msmemscope.telling import tell
 
 EVENT_BYTES = 96
 _QUIET_INTERVALS = 5  # without a move, then nothing is going on
@@ -559,7 +559,7 @@ def _id_of(session_dir: Path) -> str:
 
 
 def say(text: str) -> None:
-    print(f"[msmemscope] agent: {plain(text)}", file=sys.stderr, flush=True)
+    tell(f"agent: {text}")
 
 
 def main(arguments: list[str]) -> int:

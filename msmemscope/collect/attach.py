@@ -13,6 +13,7 @@ import sys
 from msmemscope import _native
 from msmemscope.collect.session import Session
 from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler
+from msmemscope.telling import tell
 
 _attached: Session | None = None
 _identified = False
@@ -46,10 +47,9 @@ def _set_up(session: Session) -> None:
             atexit.register(_native.use_python_frames, False)
         else:
             version = sys.version.split()[0]
-            print(
-                f"[msmemscope] Warning: no Python call stacks: frames of Python {version} are laid out differently "
-                "from what this build expects; reinstall msmemscope for this interpreter",
-                file=sys.stderr,
+            tell(
+                f"Warning: no Python call stacks: frames of Python {version} are laid out differently from what this "
+                "build expects; reinstall msmemscope for this interpreter"
             )
     _native.set_stack_depth(
         config.python_stack_depth if config.python_stack else 0, config.c_stack_depth if config.c_stack else 0
@@ -84,7 +84,7 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
         _optimizers.after_step(optimizer, args, kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
         _steps_failed = True
-        print(f"[msmemscope] Warning: steps of optimizers are not counted: {error}", file=sys.stderr)
+        tell(f"Warning: steps of optimizers are not counted: {error}")
 
 
 def identify() -> None:
@@ -102,7 +102,7 @@ def identify() -> None:
             _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
         _identified = True
-        print(f"[msmemscope] Warning: the rank in the process group is not known: {error}", file=sys.stderr)
+        tell(f"Warning: the rank in the process group is not known: {error}")
 
 
 def _after_fork_in_child() -> None:

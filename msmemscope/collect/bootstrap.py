@@ -200,7 +200,9 @@ def _say(text: str) -> None:
     """Once for each text: torch and torch_npu may meet the same fault."""
     if text not in _said:
         _said.add(text)
-        print(f"[msmemscope] Warning: {text}", file=sys.stderr)
+        from msmemscope.telling import tell
+
+        tell(f"Warning: {text}")
 
 
 _said: set[str] = set()

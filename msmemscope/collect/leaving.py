@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 from contextlib import suppress
 
@@ -24,6 +23,7 @@ from msmemscope.collect.presence import (
     process_start,
 )
 from msmemscope.collect.session import FINISH
+from msmemscope.telling import tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def _wait(session: Session) -> None:
     while os.path.exists(session.directory):  # the node process removes it as its last act
         waited = time.monotonic() - begun
         if waited > LONGEST_WAIT_S or _is_given_up(session, waited):
-            _say(
+            tell(
                 f"the outputs are not there yet: {session.run_directory}; should nobody write them any more, this "
                 f"completes them: msmemscope analyze {session.run_directory}"
             )
             return
         if waited > QUIET_S and not said:
             said = True
-            _say(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
+            tell(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
         time.sleep(_POLL_S)
 
 
@@ -100,7 +100,3 @@ def _is_given_up(session: Session, waited: float) -> bool:
         with suppress(OSError), open(session.path(name), "a", encoding="utf-8"):
             pass
     return waited > _SERVICES_APPEAR_S and is_free(session.path(AGENT)) and is_free(session.path(AGGREGATOR))
-
-
-def _say(text: str) -> None:
-    print(f"[msmemscope] {text}", file=sys.stderr, flush=True)

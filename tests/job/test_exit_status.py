@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -90,6 +91,44 @@ def test_ctrl_c_still_yields_the_verdict(tmp_path: Path) -> None:
     (leak,) = read_truth(program).leaks
     (found,) = read_findings(outcome.run / "cluster/leaks.csv")
     assert (found.line, found.bytes_per_step) == (leak.line, leak.bytes_per_step)
+
+
+def test_a_stderr_that_nobody_reads_any_more_costs_words_alone(tmp_path: Path) -> None:
+    """`2>&1 | head`, a terminal that was closed: status, tables and outputs are those of any other run."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import torch; kept = [torch.ones(1024) for _ in range(64)]; raise SystemExit(7)"
+
+    done = subprocess.run(
+        tool(tmp_path / "out", [sys.executable, "-c", code]),
+        stderr=writer,
+        env=environment(),
+        timeout=LIMIT_S,
+        check=False,
+    )
+    os.close(writer)
+
+    (run,) = (tmp_path / "out").glob("run_*")
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert done.returncode == 7
+    assert info["finished"] is True
+    assert info["exit_status"] == 7
+    assert "outputs_error" not in info
+    assert (run / "summary.txt").exists()
+
+
+@pytest.mark.parametrize("stderr", ["nobody reads", "full", "none"])
+def test_a_warning_that_cannot_be_written_does_not_reach_the_program(watch: Watch, stderr: str) -> None:
+    lose = {
+        "nobody reads": "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2)",
+        "full": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+        "none": "sys.stderr = None",
+    }[stderr]
+    program = f"import os, sys, torch, msmemscope; {lose}; msmemscope.take_snapshot(); msmemscope.config(watch='a,b')"
+
+    outcome = watch(sys.executable, "-c", program + "; print('went on')")
+
+    assert (outcome.status, outcome.stdout) == (0, "went on\n")
 
 
 def test_a_program_without_tensors_leaves_nothing_behind(watch: Watch) -> None:
