@@ -6,7 +6,8 @@ its own, and scripts written for it say so. They would be lost on the program, b
 of ours written --name=value with a value that we understand, and only when one of them can hardly be meant for
 anybody else. `--` before the program keeps everything for the program.
 
-Where all of the program's last options might be ours and none of them need be, they stay the program's, and are told.
+Where all of the program's last options might be ours and none of them need be, they stay the program's, and are told;
+so do those of them that are written --name value, as upstream takes them too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,16 @@ def could_be_ours(program: Sequence[str]) -> list[str]:
     while start > 1 and program[start - 1].startswith("-"):
         start -= 1
     last = list(program[start:])
-    return last if all(map(_understood, last)) else []
+    return last if last and all(map(_understood, last)) else _apart(program)
+
+
+def _apart(program: Sequence[str]) -> list[str]:
+    """The options at the very end that are written --name value, when one of them can hardly be anybody else's."""
+    start = len(program)
+    while start > 2 and _understood(f"{program[start - 2]}={program[start - 1]}"):
+        start -= 2
+    flags = program[start::2]
+    return list(program[start:]) if any(flag in _OURS for flag in flags) else []
 
 
 def _understood(word: str) -> bool:

@@ -112,6 +112,10 @@ def test_options_at_the_end_are_taken_only_when_they_can_hardly_be_the_programs(
     [
         ("sh x.sh --watch=op0,op1", "msmemscope --watch=op0,op1 sh x.sh"),  # upstream's own documented form
         ("sh train.py --device=npu --steps=1,2", "msmemscope --device=npu --steps=1,2 sh train.py"),
+        ("sh x.sh --level 0,1 --analysis leaks", "msmemscope --level 0,1 --analysis leaks sh x.sh"),
+        ("sh train.py --device npu --steps 100", ""),
+        ("sh train.py --analysis mine", ""),
+        ("sh train.py --analysis leaks file", ""),
         ("sh train.py --device=npu --lr=0.1", ""),
         ("sh train.py --steps=1000000,x", ""),
         ("sh train.py --watch=a,b file", ""),
