@@ -41,7 +41,10 @@ class Service:
 
     def _start(self) -> None:
         self._born = time.monotonic()
-        self._process = start_service(MODULES[self.name], self._session.directory, preexec_fn=_unblock_signals)
+        module, words = MODULES[self.name], []
+        if self._session.mode == "launched":  # in library mode there is a process that is about to record
+            module, words = "msmemscope.collect.standby", [module, self._session.run_directory]
+        self._process = start_service(module, self._session.directory, *words, preexec_fn=_unblock_signals)
 
     @property
     def pid(self) -> int:

@@ -85,6 +85,19 @@ def environment_of_service() -> dict[str, str]:
     return kept
 
 
+def run_module(name: str, arguments: list[str]) -> int:
+    """Imports a module of ours and runs its main(); the exit status."""
+    from importlib import import_module
+
+    try:
+        module = import_module(name)
+    except Exception as error:  # noqa: BLE001 - one line and a status that says: trying again is no use
+        what, why = name.rpartition(".")[2], " ".join(str(error).split())
+        print(f"[msmemscope] {what}: cannot be imported ({why}); see: msmemscope doctor", file=sys.stderr)
+        return 4
+    return int(module.main(arguments))
+
+
 def _main() -> int:
     del sys.path[0]  # the directory of this file; Python has put it there
     hers = os.environ.pop(USER_PATH_VARIABLE, "").split(os.pathsep)
@@ -102,15 +115,7 @@ def _main() -> int:
         exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
         return 0
     sys.argv = [what, *arguments]
-    from importlib import import_module
-
-    try:
-        module = import_module(what)
-    except Exception as error:  # noqa: BLE001 - one line and a status that says: trying again is no use
-        name, why = what.rpartition(".")[2], " ".join(str(error).split())
-        print(f"[msmemscope] {name}: cannot be imported ({why}); see: msmemscope doctor", file=sys.stderr)
-        return 4
-    return int(module.main(arguments))
+    return run_module(what, arguments)
 
 
 if __name__ == "__main__":

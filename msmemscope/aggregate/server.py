@@ -19,8 +19,9 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, 
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
+from msmemscope.collect.standby import is_empty
 from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
@@ -243,9 +245,9 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     noting: Future[None] | None = None
     prepared = False
     try:
-        while not shard.all_agents_left and not asked_to_end:
+        while not shard.all_agents_left and not asked_to_end and not _is_over_at_once(session_dir, shard):
             for _ in range(64):
-                if not socket.poll(POLL_MS):
+                if shard.all_agents_left or not socket.poll(POLL_MS):
                     break
                 agent, *frames = socket.recv_multipart(copy=False)
                 data = frames[0].buffer if len(frames) == 1 else memoryview(b"")
@@ -268,9 +270,11 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
             if noting is not None and not noting.done():
                 noted = time.monotonic()
             elif time.monotonic() - noted >= pause:
-                rings_noted = len(shard.rings)
+                noted, rings_noted = time.monotonic(), len(shard.rings)
                 noting = shard.later(lambda: _try_write(coordinator))
-        coordinator.drained = shard.all_agents_left
+        coordinator.drained = shard.all_agents_left or (not asked_to_end and _is_over_at_once(session_dir, shard))
+        if noting is not None:
+            wait([noting])  # it writes into a directory that may be removed next
     finally:
         socket.close()
         context.term()
@@ -279,8 +283,20 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
 def _import_the_analyses() -> None:
     """While the program runs, so that nobody waits for it at the end. That asks again, and says what went wrong."""
     with suppress(Exception):
+        for name in ("numpy.ma", "pyarrow.dataset", "pyarrow.acero"):  # by pyarrow, with its first tables
+            import_module(name)
         import msmemscope.report.console
         import msmemscope.report.outputs  # noqa: F401
+
+
+def _is_over_at_once(session_dir: Path, shard: Shard) -> bool:
+    """Has the program ended before an agent said hello, and without anything for an agent to read?"""
+    if shard.rings or shard.agents or shard.expected_agents != 1 or not (session_dir / FINISH).exists():
+        return False
+    try:
+        return is_empty(str(session_dir))
+    except OSError:
+        return False
 
 
 def _is_over_without_agent(session_dir: Path) -> bool:

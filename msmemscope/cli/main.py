@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -67,9 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         if os.environ.get("MSMEMSCOPE_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         say("error", f"{type(error).__name__}: {error}; this is a fault of msmemscope: MSMEMSCOPE_DEBUG=1 shows where")
         return 4
+
+
+def main_and_leave() -> NoReturn:
+    """main() for a process that is nothing else. After a program it ends at once: taking the interpreter apart would
+    only make the user wait."""
+    status = main()
+    if sys.argv[1:2] and sys.argv[1] in SUBCOMMANDS:
+        sys.exit(status)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _call(command: click.Command, name: str, words: list[str]) -> int:

@@ -36,7 +36,7 @@ from msmemscope.aggregate import wire
 from msmemscope.collect import unwatched
 from msmemscope.collect.feed import Feed
 from msmemscope.collect.lives import Lives
-from msmemscope.collect.presence import AGENT, CLOSING, OWNER, anybody_lives, hold, is_free
+from msmemscope.collect.presence import AGENT, AGGREGATOR, CLOSING, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.spool import spool_directory
 from msmemscope.collect.usage import Recorded, Usage, pid_namespace
 from msmemscope.collect.watch import DirectoryWatch
@@ -138,7 +138,7 @@ class Agent:
             self._unwatched.remove()
         self._usage.stop()
         self._watch.close()
-        self._context.destroy(linger=1000)
+        self._context.destroy(linger=0)  # what had to arrive was answered
         for feed in self._feeds.values():
             feed.spool.close()
         with contextlib.suppress(OSError):  # something is left in it, or it was never made
@@ -245,6 +245,7 @@ class Agent:
         if not (self.finish_asked or (self._dir / "finish").exists() or self._is_deserted(now)):
             return
         self._finishing = now
+        self._next_check = 0.0  # somebody waits for us
         self._patience_s = self._settings.silence_s
         self._open_new()  # rings made since the last look
         for feed in self._open_feeds():
@@ -506,6 +507,8 @@ class Agent:
             feed.rewind(offset)
         if message.get("final") and feed.final_sent and feed.drained:
             self._progress = time.monotonic()
+            if self._finishing is not None:
+                self._next_check = 0.0  # it may have been the last
             if feed.reader.alive():
                 feed.done = True  # told to finish while it runs: its file goes with the session directory
             else:
@@ -540,13 +543,14 @@ class Agent:
             say(text)
 
     def _finished_elsewhere(self) -> bool:
-        """Did an agent before us say bye, and the aggregator finish?"""
+        """Did an agent before us say bye, and the aggregator finish? Or did it end because nothing was recorded?"""
         if self._open_feeds():
             return False
+        run = Path(str(self._session["run"]))
         try:
-            info = json.loads((Path(str(self._session["run"])) / "run.json").read_text(encoding="utf-8"))
+            info = json.loads((run / "run.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return False
+            return not run.exists() and is_free(self._dir / AGGREGATOR) and not any(self._left_out.values())
         return bool(info.get("drained"))
 
 

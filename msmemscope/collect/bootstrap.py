@@ -19,6 +19,7 @@ WITH_MSTX_POOLS = ("torch_npu", "mindspore")
 PRELOAD_VARIABLE = "LD_PRELOAD"
 INJECTION_VARIABLE = "MSTX_INJECTION_PATH"
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"  # as session.py has it, which is not worth importing yet
+EXPECTED = "expected"  # in the session directory: a process looks for a framework, so make the services ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class _AfterImport:
     ) -> ModuleSpec | None:
         if name not in FRAMEWORKS:
             return own_imports.find(name)
+        _expect()
         for finder in sys.meta_path:
             if finder is self:
                 continue
@@ -114,6 +116,16 @@ def install() -> None:
     for name in FRAMEWORKS:
         if name in sys.modules:
             _see_to(name)
+
+
+def _expect() -> None:
+    """Lets the services make themselves ready while the framework is imported (standby.py)."""
+    session = os.environ.get(SESSION_VARIABLE)
+    if session:
+        try:
+            os.close(os.open(os.path.join(session, EXPECTED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return  # then they are ready a moment later
 
 
 def _see_to(framework: str) -> None:

@@ -1,0 +1,55 @@
+"""A service before there is anything for it to do: it waits for that without the imports that it will need.
+
+``python isolated.py msmemscope.collect.standby SESSION_DIR MODULE RUN_DIR``. A program that records nothing, such as
+a short script without a framework, thus costs no import, and nobody waits for one at its end. In: the session
+directory. Out: MODULE's main() in this very process, or status 0 when the program has ended and nothing was recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from msmemscope.isolated import run_module
+
+LONGEST_S = 3.0  # after this time a service is made ready in any case: waiting costs it nothing, and this does
+POLL_S = 0.01
+_EXPECTED = "expected"  # as bootstrap.py has it, which is for the program
+_FINISH = "finish"  # as session.py has it, which is not worth importing yet
+_NOTE = "unwatched-"  # so begin the names of the notes of unwatched.py
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status of the service."""
+    directory, module, run = arguments
+    if not wait_for_work(directory, run):
+        return 0
+    return run_module(module, [directory])
+
+
+def wait_for_work(directory: str, run: str) -> bool:
+    """False when the program has ended and there is nothing to be read, counted or written."""
+    deadline = time.monotonic() + LONGEST_S
+    while time.monotonic() < deadline and not os.path.lexists(run):
+        try:
+            names = os.listdir(directory)
+            if _are_recorded(names) or _EXPECTED in names:
+                return True
+            if _FINISH in names:
+                return not is_empty(directory)  # a listing may lack a name that was made meanwhile
+        except OSError:
+            return True  # the service says it
+        time.sleep(POLL_S)
+    return True
+
+
+def is_empty(directory: str) -> bool:
+    """Has no process of the session a ring, or left a note that it cannot have one? OSError when nobody can see."""
+    if _are_recorded(os.listdir(directory)):
+        return False
+    beside = f"{os.path.basename(directory)}.{_NOTE}"
+    return not any(name.startswith(beside) for name in os.listdir(os.path.dirname(directory)))
+
+
+def _are_recorded(names: list[str]) -> bool:
+    return any(name.endswith(".ring") or name.startswith(_NOTE) for name in names)
