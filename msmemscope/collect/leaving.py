@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = "launcher"  # "<pid> <start>" of the parent of all ranks, while it may start some anew
 LEFT = "left-"  # left-<pid>-<start>: has joined and is about to end
+WAITS = "-waits"  # behind the mark of one that waits for the outputs
 LONGEST_WAIT_S = 60.0
 QUIET_S = 1.0  # a wait that is longer than this is said
 _SERVICES_APPEAR_S = 5.0  # a service that was just started is there after this time
@@ -54,6 +55,8 @@ def _leave(session: Session, pid: int) -> None:
     if _is_the_last(session.directory):
         with suppress(OSError):
             os.unlink(session.path(LAUNCHER))  # nobody need wait for a restart
+        with suppress(OSError):
+            os.rename(session.path(LEFT + mark), session.path(LEFT + mark + WAITS))
         with suppress(KeyboardInterrupt):
             _wait(session)
 
@@ -77,7 +80,7 @@ def _is_the_last(directory: str) -> bool:
 
 def _wait(session: Session) -> None:
     begun = time.monotonic()
-    said = False
+    told = False
     while os.path.exists(session.directory):  # the node process removes it as its last act
         waited = time.monotonic() - begun
         if waited > LONGEST_WAIT_S or _is_given_up(session, waited):
@@ -86,10 +89,23 @@ def _wait(session: Session) -> None:
                 f"completes them: msmemscope analyze {session.run_directory}"
             )
             return
-        if waited > QUIET_S and not said:
-            said = True
-            tell(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
+        if waited > QUIET_S and not told:
+            told = True
+            if _speaks_for_all(session.directory):
+                tell(f"writing {session.run_directory} (for at most {LONGEST_WAIT_S:.0f} s; Ctrl-C: do not wait)")
         time.sleep(_POLL_S)
+
+
+def _speaks_for_all(directory: str) -> bool:
+    """Is this the first of those that wait? They came at the same moment, and 64 need not say the same."""
+    try:
+        for mark in sorted(name for name in os.listdir(directory) if name.endswith(WAITS)):
+            pid, _, start = mark.removeprefix(LEFT).removesuffix(WAITS).partition("-")
+            if process_start(int(pid)) == int(start):  # it has not ended yet
+                return int(pid) == os.getpid()
+    except (OSError, ValueError):
+        pass
+    return True
 
 
 def _is_given_up(session: Session, waited: float) -> bool:

@@ -35,7 +35,9 @@ def run(words: list[str], directory: Path, **environment: str) -> str:
         words, cwd=directory, env={**kept, **environment}, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "[msmemscope]" not in done.stderr
+    # That it waits for the outputs is said where that takes longer than a second.
+    ours = [line for line in done.stderr.splitlines() if "[msmemscope]" in line and "] writing " not in line]
+    assert not ours, done.stderr
     return done.stdout
 
 
