@@ -36,6 +36,7 @@ class ProcessDirectories:
         self._session = session
         self._config = config or Config()
         self._claimed: dict[int, Path] = {}
+        self._taken: set[tuple[int, int]] = set()  # pid and second in the names of those: not looked for on disk
 
     def device(self, process: Process, home: str) -> Path:
         """`.../device_<home>/dump`, made if need be. OSError when it cannot be."""
@@ -59,15 +60,19 @@ class ProcessDirectories:
     def _claim(self, process: Process) -> Path:
         if process.ring not in self._claimed:
             self._out.mkdir(mode=_MODE, parents=True, exist_ok=True)
-            directory = next(name for name in self._names(process) if self._is_ours(name, process.ring))
+            names = ((name, where) for name, where in self._names(process) if self._is_ours(name, process.ring))
+            directory, place = next(names)
+            self._taken.add(place)
             ours = {"session": self._session, "ring": f"{process.ring:016x}"}
             write_config_json(self._config, os.fspath(directory / _CONFIG), **ours)
             self._claimed[process.ring] = directory
         return self._claimed[process.ring]
 
-    def _names(self, process: Process) -> Iterator[Path]:
-        for later in itertools.count():
-            yield self._out / f"msmemscope_{process.pid}_{time_in_names(process, later)}_ascend"
+    def _names(self, process: Process) -> Iterator[tuple[Path, tuple[int, int]]]:
+        """Names that another process of ours has not taken, and the pid and second in each."""
+        for second in itertools.count(_second(process)):
+            if (process.pid, second) not in self._taken:
+                yield self._out / f"msmemscope_{process.pid}_{_in_names(second)}_ascend", (process.pid, second)
 
     def _is_ours(self, directory: Path, ring: int) -> bool:
         try:
@@ -77,9 +82,16 @@ class ProcessDirectories:
         return True
 
 
-def time_in_names(process: Process, seconds_later: int = 0) -> str:
+def time_in_names(process: Process) -> str:
     """When the process began to be watched, in local time, as upstream writes it into names."""
-    second = (process.created_ns + process.wall_offset_ns) // 1_000_000_000 + seconds_later
+    return _in_names(_second(process))
+
+
+def _second(process: Process) -> int:
+    return (process.created_ns + process.wall_offset_ns) // 1_000_000_000
+
+
+def _in_names(second: int) -> str:
     return time.strftime("%Y%m%d%H%M%S", time.localtime(second))
 
 

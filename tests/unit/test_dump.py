@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 
-from msmemscope.report import dump
+from msmemscope.report import dump, process_directories
 from msmemscope.report.dump import Selection, affordable_stack_depth, write_dumps
 from msmemscope.report.dump_rows import COLUMNS, split_pairs
+from msmemscope.report.process_directories import ProcessDirectories
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 CUDA0 = {"device_type": DeviceType.CUDA, "device": 0, "pool": Pool.CUDA}
@@ -469,6 +470,23 @@ def test_runs_that_share_the_output_do_not_share_a_directory(tmp_path: Path) -> 
 def time_in_names_one_later(name: str) -> str:
     stamp = datetime.strptime(name.split("_")[2], "%Y%m%d%H%M%S") + timedelta(seconds=1)
     return f"{name.rsplit('_', 2)[0]}_{stamp:%Y%m%d%H%M%S}_ascend"
+
+
+def test_directories_of_one_pid_and_second_are_not_looked_for_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every container of a job may have the same pids, and start in the same second."""
+    processes = [process(ring) for ring in range(1, 201)]
+    assert len({(one.pid, one.created_ns // 10**9) for one in processes}) == 1
+    looks = []
+    owner = process_directories._owner
+    monkeypatch.setattr(process_directories, "_owner", lambda directory: looks.append(directory) or owner(directory))
+    for most in (0, len(processes)):  # the second time each finds its own
+        directories = ProcessDirectories(tmp_path, "aa")
+        made = [directories.device(one, "cpu") for one in processes]
+        assert len(looks) <= most
+        looks.clear()
+    assert len(set(made)) == len(processes) == len(list(tmp_path.iterdir()))
 
 
 def test_a_link_in_the_place_of_a_directory_is_not_followed(tmp_path: Path) -> None:
