@@ -11,7 +11,8 @@
 namespace memscope {
 namespace {
 
-constexpr u64 kMostSymbols = 1u << 24;
+constexpr u64 kMostSymbols = 1u << 24;  // of a file, whatever its tables say
+constexpr u64 kMostComparisons = 1u << 26;
 constexpr u64 kSymbolsAtOnce = 1u << 14;
 
 class File {
@@ -50,16 +51,24 @@ struct Sought {
     Wanted* wanted;
 };
 
+// What may still be spent on a file: a damaged one has as many tables as it likes, of functions that cover everything.
+struct Budget {
+    u64 symbols = kMostSymbols;
+    u64 comparisons = kMostComparisons;
+};
+
 // One symbol table. The first function that covers an address gives the name.
-void search(const File& file, const ElfW(Shdr) & table, const ElfW(Shdr) & names, std::vector<Sought>& sought) {
-    std::vector<ElfW(Sym)> symbols(kSymbolsAtOnce);
-    const u64 count = std::min<u64>(table.sh_size / sizeof(ElfW(Sym)), kMostSymbols);
+void search(const File& file, const ElfW(Shdr) & table, const ElfW(Shdr) & names, std::vector<Sought>& sought,
+            Budget& left) {
+    const u64 count = std::min<u64>(table.sh_size / sizeof(ElfW(Sym)), left.symbols);
+    std::vector<ElfW(Sym)> symbols(std::min(count, kSymbolsAtOnce));
     for (u64 done = 0; done < count;) {
         const u64 bytes = std::min(count - done, kSymbolsAtOnce) * sizeof(ElfW(Sym));
         const u64 got =
             file.read(table.sh_offset + done * sizeof(ElfW(Sym)), symbols.data(), bytes) / sizeof(ElfW(Sym));
         if (got == 0) return;
         done += got;
+        left.symbols -= got;
         for (u64 i = 0; i < got; ++i) {
             const ElfW(Sym) & symbol = symbols[i];
             const auto type = ELF64_ST_TYPE(symbol.st_info);
@@ -67,8 +76,10 @@ void search(const File& file, const ElfW(Shdr) & table, const ElfW(Shdr) & names
             if (symbol.st_name == 0 || symbol.st_name >= names.sh_size) continue;
             auto place = std::lower_bound(sought.begin(), sought.end(), symbol.st_value,
                                           [](const Sought& one, u64 address) { return one.address < address; });
-            for (; place != sought.end() && place->address - symbol.st_value < symbol.st_size; ++place)
+            for (; place != sought.end() && place->address - symbol.st_value < symbol.st_size; ++place) {
+                if (left.comparisons-- == 0) return void(left = {0, 0});
                 if (place->text == 0) place->text = names.sh_offset + symbol.st_name;
+            }
         }
     }
 }
@@ -90,10 +101,11 @@ bool read_names(const std::string& path, u64& build, std::vector<Wanted>& wanted
     std::vector<ElfW(Shdr)> sections(header.e_shentsize == sizeof(ElfW(Shdr)) ? header.e_shnum : 0);
     const u64 bytes = sections.size() * sizeof(ElfW(Shdr));
     if (file.read(header.e_shoff, sections.data(), bytes) != bytes) return true;  // its sections are stripped
+    Budget left;
     for (const auto type : {SHT_DYNSYM, SHT_SYMTAB})  // exported names first: what the programmer wrote
         for (const ElfW(Shdr) & section : sections)
             if (section.sh_type == static_cast<ElfW(Word)>(type) && section.sh_link < sections.size())
-                search(file, section, sections[section.sh_link], sought);
+                search(file, section, sections[section.sh_link], sought, left);
     for (const Sought& one : sought) {
         char name[kMaxTextBytes];
         if (one.text != 0) one.wanted->name.assign(name, strnlen(name, file.read(one.text, name, sizeof name)));
