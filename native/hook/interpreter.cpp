@@ -10,18 +10,20 @@ namespace memscope {
 namespace {
 
 // The package lies around this library; sys.path gets it only for the import, so that nothing else of its
-// site-packages comes into the program.
+// site-packages comes into the program. In front, as msmemscope.pth does: a directory of the program's may have our
+// name.
 constexpr const char kImport[] =
     "exec(\"\"\"\n"
     "import sys\n"
     "try:\n"
     "    bootstrap = sys.modules.get('msmemscope.collect.bootstrap')\n"
     "    if bootstrap is None:\n"
-    "        sys.path.append(%s)\n"
+    "        home = %s\n"
+    "        sys.path.insert(0, home)\n"
     "        try:\n"
     "            import msmemscope.collect.bootstrap as bootstrap\n"
     "        finally:\n"
-    "            sys.path.pop()\n"
+    "            sys.path.remove(home)\n"
     "    %s\n"
     "except Exception:\n"
     "    pass\n"

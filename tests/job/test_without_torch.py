@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 import pytest
 from running import LIMIT_S, PROGRAMS, ROOT, Outcome, Watch, environment
 
+from msmemscope.collect.config import Config
+from msmemscope.collect.session import Session, hook_library
 from msmemscope.tables import Run
 from msmemscope.vocabulary import Kind, Pool
 
@@ -102,6 +105,35 @@ def test_a_runtime_that_a_framework_opens_by_itself(watch: Watch, tmp_path: Path
     assert (outcome.status, outcome.stdout) == (0, "True\n"), outcome.stderr
     line = line_of(FRAMEWORK)
     assert blocks_by_stack(outcome) == [(100, []), *[(200, [line])] * 5]
+
+
+def test_an_interpreter_of_another_installation_takes_our_package_and_not_the_users(
+    tmp_path: Path, libraries: tuple[Path, Path]
+) -> None:
+    """The preloaded library alone brings it; a folder of ours may lie beside her script."""
+    package = tmp_path / "site/msmemscope"
+    shutil.copytree(ROOT / "msmemscope", package)
+    for built in Path(hook_library()).parent.glob("*.so"):
+        shutil.copy(built, package)
+    (tmp_path / "msmemscope").mkdir()
+    (tmp_path / "msmemscope/__init__.py").write_text("print('hers')\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import ctypes, sys\n"
+        "block = ctypes.c_void_p()\n"
+        "ctypes.CDLL(sys.argv[1]).cudaMalloc(ctypes.byref(block), ctypes.c_size_t(64))\n"
+        "print(sys.modules['msmemscope.collect.bootstrap'].__file__, *sys.path[:1])\n"
+    )
+    session = Session.create(Config(output_path=str(tmp_path / "out")), ["program.py"], mode="launched")
+    try:
+        environment = os.environ | session.environment() | {"LD_PRELOAD": str(package / Path(hook_library()).name)}
+        done = subprocess.run(
+            [sys.executable, "-S", program, libraries[0]], env=environment, capture_output=True, text=True, check=True
+        )
+    finally:
+        os.close(session.owner)
+        shutil.rmtree(session.directory)
+    assert done.stdout.split() == [str(package / "collect/bootstrap.py"), str(tmp_path)], done.stderr
 
 
 def test_steps_of_a_program_that_allocates_nothing_we_know(watch: Watch, tmp_path: Path) -> None:
