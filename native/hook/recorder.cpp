@@ -482,6 +482,9 @@ MEMSCOPE_API void memscope_boundary(unsigned source, unsigned long long stepper)
     {
         const SpinLock lock(g_steps.locked);
         const u64 place = header.head.load(std::memory_order_relaxed);
+        const RingHeader* followed = g_recorder.steps_of.load(std::memory_order_acquire);
+        if (followed != nullptr && followed != &header)
+            g_steps.counter.go_on_from(followed->step.load(std::memory_order_relaxed));
         step = g_steps.counter.boundary(static_cast<StepSource>(source), stepper, place);
         if (step != 0) header.step.store(step, std::memory_order_relaxed);
     }

@@ -28,6 +28,10 @@ public:
     // that begins, which is that of the step that has just begun when both boundaries end one iteration; 0 when the
     // boundary does not count.
     u32 boundary(StepSource source, u64 stepper, u64 place) noexcept;
+    // Before the first boundary of a process that followed the steps of the one that started it: it goes on from there.
+    void go_on_from(u32 number) noexcept {
+        if (number > number_) number_ = number;
+    }
     // Where the step that has just begun begins, once its boundary is recorded itself.
     void begins_at(u64 place) noexcept { place_ = place; }
 

@@ -28,3 +28,23 @@ def test_every_way_to_step_has_the_steps_of_its_iterations(watch: Watch) -> None
     # The n-th iteration ends step n: n + 1 begins.
     found = {name: begun[pid] for name, pid, _ in patterns}
     assert found == {name: list(range(2, iterations + 2)) for name, _, iterations in patterns}
+
+
+def test_a_child_that_trains_goes_on_from_the_step_that_it_followed(watch: Watch) -> None:
+    """It allocates while its parent is in step 21: its own first iteration ends that one, and does not begin step 2."""
+    outcome = watch(sys.executable, PROGRAMS / "children_that_train.py")
+
+    assert outcome.status == 0, outcome.stderr
+    run = Run(outcome.run)
+    steps: dict[int, list[int]] = defaultdict(list)
+    for batch in run.events(columns=["step", "ring"]):
+        for row in batch.to_pylist():
+            steps[row["ring"]].append(row["step"])
+    assert len(steps) == 3
+    assert all(numbers == sorted(numbers) for numbers in steps.values())
+    assert sorted(numbers[-1] for numbers in steps.values()) == [21, 36, 36]
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    assert "late_step" not in summary["anomalies"]
+    leaks = [finding for finding in summary["findings"] if finding["kind"] == "leak"]
+    assert len({name for leak in leaks for name in leak["processes"]}) == 2
+    assert {leak["bytes_per_step"] for leak in leaks} == {1 << 20}

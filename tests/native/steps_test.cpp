@@ -123,6 +123,15 @@ CASE(a_more_trusted_source_goes_on_from_the_number_reached) {
     CHECK_EQUAL(numbers_of(before + ".!").back(), 102u);      // an iteration of its own
 }
 
+CASE(who_followed_another_process_goes_on_from_its_number) {
+    static StepCounter counter;
+    counter = {};
+    counter.go_on_from(21);
+    CHECK_EQUAL(counter.boundary(StepSource::OPTIMIZER, 1, 1000), 22u);
+    counter.go_on_from(5);  // never backwards
+    CHECK_EQUAL(counter.boundary(StepSource::OPTIMIZER, 1, 2000), 23u);
+}
+
 CASE(more_optimizers_than_have_room) {
     static StepCounter counter;
     counter = {};
