@@ -15,7 +15,8 @@ from pathlib import Path
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.collect.session import ALONE, Session, mount_namespace, start_service
 from msmemscope.collect.spool import spool_directory
-from msmemscope.collect.unsaved import deserted, unread_bytes
+from msmemscope.collect.unsaved import deserted, places, unread_bytes
+from msmemscope.collect.unwatched import remove_notes_of_ended
 
 
 def sweep() -> list[str]:
@@ -31,6 +32,8 @@ def sweep() -> list[str]:
                 lines.append(line)
         finally:
             os.close(owner)
+    for place in places():
+        remove_notes_of_ended(place)
     return lines
 
 

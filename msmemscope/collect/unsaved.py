@@ -82,13 +82,17 @@ def make_run(run: Path) -> None:
             _tell_run(run, session, unread_bytes(directory, session.facts), directory)
 
 
+def places() -> list[str]:
+    """Where sessions may lie."""
+    usual = ("/dev/shm", os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", tempfile.gettempdir())
+    return [place for place in dict.fromkeys(usual) if place]
+
+
 def deserted() -> list[tuple[Path, Session | None]]:
     """The sessions of this user whose owner and services are provably gone and none of whose processes lives. None:
     its owner ended before it had written session.json."""
     found: list[tuple[Path, Session | None]] = []
-    for place in dict.fromkeys(("/dev/shm", os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", tempfile.gettempdir())):
-        if not place:
-            continue
+    for place in places():
         for path in sorted(Path(place).glob(f"msmemscope-{os.getuid()}-*")):
             if _is_deserted(path):
                 found.append((path, _session(path)))

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from msmemscope.text import plain
@@ -24,6 +25,15 @@ _REASONS = {
     errno.EPERM: "the session is closed to its user",
     errno.EMFILE: "it has no file descriptor left for its ring",
 }
+
+
+def remove_notes_of_ended(place: str) -> None:
+    """Those beside sessions of this user that are not there any more: who should have told them was killed."""
+    for path in Path(place).glob(f"msmemscope-{os.getuid()}-*.unwatched-*"):
+        session, _, note = path.name.partition(".")
+        if path.is_symlink() and _NOTE.match(note) and not os.path.lexists(path.parent / session):
+            with suppress(OSError):  # another user's, and we are not root
+                path.unlink()
 
 
 class Unwatched:

@@ -13,6 +13,7 @@ from msmemscope.collect import presence, unsaved
 from msmemscope.collect.config import Config
 from msmemscope.collect.session import Session
 from msmemscope.collect.spool import Spool
+from msmemscope.collect.unwatched import remove_notes_of_ended
 
 
 def test_a_session_in_the_making_is_not_taken_for_one_that_was_left(
@@ -78,3 +79,14 @@ def test_a_spool_without_room_for_its_head_is_none(tmp_path: Path, monkeypatch: 
     assert successor.read(96, 1000) == b"x" * 96
     spool.close()
     successor.close()
+
+
+def test_notes_beside_a_session_go_with_it(tmp_path: Path) -> None:
+    names = [f"msmemscope-{os.getuid()}-{session}" for session in ("lives", "gone")]
+    (tmp_path / names[0]).mkdir()
+    for name in names:
+        (tmp_path / f"{name}.unwatched-12-34-28").symlink_to("python")
+    other = tmp_path / f"{names[1]}.unwatched-mine"
+    other.write_text("no note of ours")
+    remove_notes_of_ended(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {names[0], f"{names[0]}.unwatched-12-34-28", other.name}
