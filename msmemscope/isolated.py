@@ -120,6 +120,10 @@ def _main() -> int:
 
 if __name__ == "__main__":
     _status = _main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # closed before we began
+                stream.flush()
+        except OSError:
+            pass  # nobody reads it any more
     os._exit(_status)  # taking the interpreter apart would only make the user wait

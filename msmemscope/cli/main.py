@@ -83,7 +83,8 @@ def main_and_leave() -> NoReturn:
         sys.exit(status)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
-            stream.flush()
+            if stream is not None:  # closed before we began: `>&-`
+                stream.flush()
     os._exit(status)
 
 
@@ -95,5 +96,6 @@ def _call(command: click.Command, name: str, words: list[str]) -> int:
             status = int(command.invoke(context) or 0)
     except click.exceptions.Exit as leave:  # --help
         status = leave.exit_code
-    sys.stdout.flush()  # here, where a reader that has gone is still only an exception
+    if sys.stdout is not None:  # closed before we began: `>&-`
+        sys.stdout.flush()  # here, where a reader that has gone is still only an exception
     return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -115,6 +116,21 @@ def test_a_stderr_that_nobody_reads_any_more_costs_words_alone(tmp_path: Path) -
     assert info["exit_status"] == 7
     assert "outputs_error" not in info
     assert (run / "summary.txt").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_leaves_status_and_run_as_they_are(tmp_path: Path, closed: str) -> None:
+    """As a daemon's children have it."""
+    code = "import torch; kept = [torch.ones(1024) for _ in range(64)]; raise SystemExit(7)"
+    command = shlex.join(tool(tmp_path / "out", [sys.executable, "-c", code]))
+
+    status = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"], env=environment(), timeout=LIMIT_S, check=False
+    ).returncode
+
+    (run,) = (tmp_path / "out").glob("run_*")
+    info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert (status, info["exit_status"], info["finished"], info.get("unsaved")) == (7, 7, True, None)
 
 
 @pytest.mark.parametrize("stderr", ["nobody reads", "full", "none"])
