@@ -56,7 +56,7 @@ from msmemscope.analysis.growth import (
     find_growth,
     kept_in_each_step,
 )
-from msmemscope.analysis.steps import FIRST_STEP, WARM_UP
+from msmemscope.analysis.steps import WARM_UP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class _View:
         self.count = len(sites["process"])
         self.found: frozenset[int] = frozenset()  # sites that leak, once leaks() was called
         self.site_last = self.last_step[np.asarray(sites["process"], dtype=np.int64)]
+        self.site_warm_up = _warm_ups(tracked)[np.asarray(sites["process"], dtype=np.int64)]
 
         points = tracked.site_steps
         key = _key(points["site"], points["step"])
@@ -156,8 +157,9 @@ class _View:
         if not self.count:
             return []
         first, last = np.asarray(self.tracked.sites["first_step"], dtype=np.int64), self.site_last
-        worth = (last >= WARM_UP + FEWEST_FOR_A_CANDIDATE) & (last < WARM_UP + STRICT.min_steps)
-        worth &= (first <= FIRST_STEP) & (np.diff(self.first_birth) >= last - WARM_UP)
+        warm_up = self.site_warm_up
+        worth = (last >= warm_up + FEWEST_FOR_A_CANDIDATE) & (last < warm_up + STRICT.min_steps)
+        worth &= (first <= warm_up + 1) & (np.diff(self.first_birth) >= last - warm_up)
         subjects = self.tracked.subjects
         over = np.array([subjects.is_over(subjects.of(n)) for n in range(len(self.tracked.processes))])
         worth &= ~over[np.asarray(self.tracked.sites["process"], dtype=np.int64)]
@@ -175,14 +177,14 @@ class _View:
         """
         if not self.count or not len(self.point_key):
             return np.zeros(0, dtype=np.intp)
-        last = self.site_last
-        long = last >= WARM_UP + STRICT.min_steps
+        last, warm_up = self.site_last, self.site_warm_up
+        long = last >= warm_up + STRICT.min_steps
         # Integral of the level over time, per point; sums may wrap around, differences within a site are exact.
         held = np.zeros(len(self.point_key) + 1, dtype=np.int64)
         span = np.diff(self.point_step, append=0)
         same_site = np.diff(self.point_key >> 32, append=-1) == 0
         held[1:] = np.cumsum(np.where(same_site, self.point_bytes * span, 0))
-        one, two = WARM_UP + (last - WARM_UP) // 3, WARM_UP + 2 * (last - WARM_UP) // 3
+        one, two = warm_up + (last - warm_up) // 3, warm_up + 2 * (last - warm_up) // 3
         (until_one, _), (until_two, _), (until_last, level) = (self._until(step, held) for step in (one, two, last))
         second = (until_two - until_one) / np.maximum(two - one, 1)
         third = (until_last - until_two) / np.maximum(last - two, 1)
@@ -190,26 +192,26 @@ class _View:
         return np.flatnonzero(long & (third > second) & (level > second) & births)
 
     def growth(self, site: int, limits: Thresholds) -> Growth | None:
-        if int(self.site_last[site]) < WARM_UP + limits.min_steps:
+        if self.site_last[site] < self.site_warm_up[site] + limits.min_steps:
             return None
         growth = find_growth(*self._series(site), int(self.tracked.sites["allocs"][site]), self.test, limits)
-        return None if growth is None else growth.later(WARM_UP)
+        return None if growth is None else growth.later(int(self.site_warm_up[site]))
 
     def _short_growth(self, site: int) -> Growth | None:
         levels, _, *births = self._series(site)
         growth = kept_in_each_step(levels, births[0], births[1])
-        return None if growth is None else growth.later(WARM_UP)
+        return None if growth is None else growth.later(int(self.site_warm_up[site]))
 
     def _series(self, site: int) -> tuple[Ints, Ints, Ints, Ints]:
         """Bytes and blocks held at the end, bytes and blocks of the survivors born there; one place for all that comes
         before the second iteration, and one for each step from there on."""
-        last = int(self.site_last[site])
+        last, warm_up = int(self.site_last[site]), int(self.site_warm_up[site])
         points = slice(self.first_point[site], self.first_point[site + 1])
-        at = np.searchsorted(self.point_step[points], np.arange(WARM_UP, last + 1), side="right")
+        at = np.searchsorted(self.point_step[points], np.arange(warm_up, last + 1), side="right")
         births = slice(self.first_birth[site], self.first_birth[site + 1])
         born = self.birth_step[births] <= last
-        places = np.maximum(self.birth_step[births][born] - WARM_UP, 0)
-        born_bytes, born_blocks = np.zeros((2, last - WARM_UP + 1), dtype=np.int64)
+        places = np.maximum(self.birth_step[births][born] - warm_up, 0)
+        born_bytes, born_blocks = np.zeros((2, last - warm_up + 1), dtype=np.int64)
         np.add.at(born_bytes, places, self.birth_bytes[births][born])
         np.add.at(born_blocks, places, self.birth_blocks[births][born])
         levels = np.r_[0, self.point_bytes[points]][at], np.r_[0, self.point_blocks[points]][at]
@@ -282,6 +284,18 @@ def _last_steps(tracked: Tracked) -> Ints:
     active = np.full(len(tracked.processes), -1, dtype=np.int64)
     np.maximum.at(active, np.asarray(tracked.sites["process"], dtype=np.int64), tracked.sites["last_step"])
     return np.minimum(complete, active)
+
+
+def _warm_ups(tracked: Tracked) -> Ints:
+    """Per process the step of its subject's first iteration: WARM_UP, but for a child that went on from a later step of
+    its parent that step."""
+    warm_ups = np.full(len(tracked.processes), WARM_UP, dtype=np.int64)
+    for subject in tracked.subjects:
+        made = tracked.boundaries.get(subject.main, 0)
+        if made and tracked.processes[subject.main].parent_ring:
+            first = tracked.last_complete_step.get(subject.main, -1) + 1 - made
+            warm_ups[list(subject.members)] = max(first, WARM_UP)
+    return warm_ups
 
 
 def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
@@ -487,12 +501,14 @@ def _notes(tracked: Tracked, min_steps: int) -> list[Finding]:
     """
     subjects = tracked.subjects
     heard = [one for one in subjects if one.main in tracked.last_complete_step and not subjects.is_over(one)]
-    few = [one for one in heard if tracked.last_complete_step[one.main] < WARM_UP + min_steps]
+    before = _warm_ups(tracked) - WARM_UP  # steps of the parent
+    made = {one.main: tracked.last_complete_step[one.main] - int(before[one.main]) for one in heard}
+    few = [one for one in heard if made[one.main] < WARM_UP + min_steps]
     if not few:
         return []
     judged = len(heard) - len(few)
     ranks = tuple(sorted(one.rank for one in few if one.rank is not None))
-    most = max(0, *(tracked.last_complete_step[one.main] for one in few))
+    most = max(0, *(made[one.main] for one in few))
     counted = any(tracked.boundaries.get(one.main) for one in few)
     note = Finding(
         kind=TOO_FEW_STEPS,

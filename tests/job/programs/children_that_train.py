@@ -1,4 +1,4 @@
-"""A program of 20 steps that starts others, one forked before its first step and one run after its last; each makes
+"""A program of 60 steps that starts others, one forked before its first step and one run after its last; each makes
 something, then trains for 15 steps and keeps 1 MiB in each."""
 
 import os
@@ -32,7 +32,7 @@ def main():
         torch.empty(1000)
         train(15, [])
         os._exit(0)
-    train(20)
+    train(60)
     os.write(say, b"x")
     if os.waitpid(child, 0)[1] != 0:
         sys.exit("the forked child failed")
