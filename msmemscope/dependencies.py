@@ -70,8 +70,9 @@ def advice(name: str, failed: dict[str, str]) -> str:
 def require_imports() -> None:
     """Raises MemscopeError, with one line that says what to install, when a service could not run."""
     noted = _note()
-    if noted is not None and noted.exists():
-        return
+    with suppress(OSError):  # the home of another user
+        if noted is not None and noted.exists():
+            return
     failed = failed_imports()
     for name, why in failed.items():
         raise MemscopeError(

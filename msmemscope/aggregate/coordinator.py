@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,11 @@ class Coordinator:
                 out.write(as_text(document))
             os.replace(temporary, self._run / "run.json")
             self.cost_s = time.monotonic() - begun
+
+    def remove_run(self) -> None:
+        """Removes the run directory, in which nothing stands, and not while another thread replaces run.json."""
+        with self._writing:
+            shutil.rmtree(self._run)
 
     def end(self, finish: Mapping[str, Any]) -> None:
         """Notes how the program ended, and that no agent is waited for any more. finish: what the supervisor says of

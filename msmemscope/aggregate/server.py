@@ -81,7 +81,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     if not coordinator.drained:
         coordinator.drained = drain(session_dir, session, shard)
     if not shard.rings and not any(losses(shard).values()):
-        shutil.rmtree(run)  # no process recorded anything: leave nothing behind
+        coordinator.remove_run()  # no process recorded anything: leave nothing behind
         with suppress(OSError):  # another run has come
             for made in session.get("missing") or []:
                 Path(made).rmdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -651,3 +652,22 @@ def test_corrupt_parts_are_skipped_and_named(tmp_path: Path) -> None:
     assert len(opened.skipped) == 3
     assert opened.unreadable_rows == 100  # the others do not say how many they held
     assert all("events/part-00000" in line for line in opened.skipped)
+
+
+def test_a_run_in_which_nothing_stands_is_removed_while_another_thread_writes_it(tmp_path: Path) -> None:
+    for attempt in range(50):
+        run = tmp_path / f"run_{attempt}"
+        life = Life(run)
+        life.coordinator.write()
+
+        def write_until_it_is_gone(life: Life = life) -> None:
+            with suppress(FileNotFoundError):
+                while True:
+                    life.coordinator.write()
+
+        writer = threading.Thread(target=write_until_it_is_gone)
+        writer.start()
+        life.coordinator.remove_run()
+        writer.join()
+
+        assert not run.exists()
