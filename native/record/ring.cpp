@@ -81,6 +81,17 @@ bool is_consistent(const RingHeader& header, u64 capacity) noexcept {
            (early_limit < freed || early_limit - freed <= capacity) && (freed | acked | head | limit) % 8 == 0;
 }
 
+// Does the kernel back and take memory as it says? An emulator (qemu-user among them) answers 0 to any advice and does
+// nothing. Leaves all of it backed, and zero.
+bool memory_obeys(char* data, u64 page, u64 bytes) noexcept {
+    if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0) return false;
+    *data = 1;
+    if (madvise(data, page, MADV_REMOVE) == 0 && *static_cast<volatile char*>(data) == 0)
+        return madvise(data, page, MADV_POPULATE_WRITE) == 0;
+    *data = 0;
+    return false;
+}
+
 // Keeps errno as it is: the program is in the middle of a call.
 class KeepErrno {
 public:
@@ -141,8 +152,8 @@ int Ring::create(const char* path, u64 bytes) noexcept {
     if (error == 0) error = map(fd, header_bytes, capacity, true);
     if (error == 0) {
         memcpy(path_, path, strlen(path) + 1);
-        header->grows = madvise(data, first_bytes, MADV_POPULATE_WRITE) == 0 ? 1 : 0;
-        if (header->grows == 0) error = allocate(fd, header_bytes + first_bytes, header_bytes + capacity);
+        header->grows = memory_obeys(data, page, first_bytes) ? 1 : 0;
+        if (header->grows == 0) error = allocate(fd, header_bytes, header_bytes + capacity);
         header->limit.store(first_bytes, std::memory_order_relaxed);  // also where all is backed: moving it wakes
         header->locked = error == 0 && hold_lock(unfinished) ? 1 : 0;
         if (error != 0) unmap();

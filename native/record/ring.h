@@ -19,7 +19,8 @@
 // the file system keeps an eighth, or kRoomLeft, for others: a program that finds /dev/shm full is killed. The agent
 // gives whole pages behind `acked` back as holes, unless that much is released at once that the ring is busy: then it
 // only zeroes them. An idle ring takes a page and at most kGrowthBytes; 64 of them 4.5 MiB. Kernels before 5.14 cannot
-// back memory safely: there `grows` is 0, all of the file is reserved when it is made, and the agent zeroes.
+// back memory safely, and emulators do not at all: there `grows` is 0, all of the file is reserved when it is made, and
+// the agent zeroes.
 //
 // Who may write what:
 //   * any thread of the owning process: `head` and `limit` (compare-and-swap), the bytes it reserved, `lost`, `step`
