@@ -23,7 +23,9 @@ from watched import LIMIT_S, THREADS, Account, SmallDisk, Watched, analyze, buil
 FAULTS = ("program", "agent", "aggregator", "supervisor", "node", "fill", "delete")
 KEEPERS = {"supervisor", "node"}
 ROUNDS = int(os.environ.get("TORTURE_ROUNDS") or len(FAULTS))
-SEED = int(os.environ.get("TORTURE_SEED") or secrets.randbits(32))
+# Workers of one run of pytest-xdist must name the same rounds.
+CHANCE = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(4)
+SEED = int(os.environ.get("TORTURE_SEED") or int(CHANCE, 16) % 2**32)
 CALLS, PAUSE_US, STATUS = 100_000, 5_000, 7
 RETURNS_S = 60.0
 
