@@ -29,7 +29,8 @@ from msmemscope.aggregate.wire import Batch
 from msmemscope.report.analysed import analyse
 from msmemscope.report.block_table import write_blocks
 from msmemscope.report.dump import Selection, write_dumps
-from msmemscope.tables import SCHEMA_VERSION, Run
+from msmemscope.run_files import SCHEMA_VERSION
+from msmemscope.tables import Run
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 SEGMENT = 2 << 20

@@ -30,7 +30,8 @@ import numpy as np
 
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.wire import FRAME_BYTES, STACK_BYTES, STRING_BYTES, Batch
-from msmemscope.tables import SCHEMA_VERSION, Run
+from msmemscope.run_files import SCHEMA_VERSION
+from msmemscope.tables import Run
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 BATCH = 500

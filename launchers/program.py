@@ -22,9 +22,15 @@ _STANDARD = 3  # stdin, stdout, stderr
 
 
 def start_program(
-    argv: list[str], variables: Mapping[str, str], blocked: Collection[signal.Signals]
+    argv: list[str],
+    variables: Mapping[str, str],
+    waited: Collection[signal.Signals],
+    *,
+    blocked: Collection[int] = (),
+    ignored: Collection[signal.Signals] = (),
 ) -> subprocess.Popen[bytes]:
-    """Runs `argv` with `variables` added to the environment and the signals `blocked` let through. Raises MemscopeError
+    """Runs `argv` with `variables` added to the environment. Of signals it gets what this process was given: `blocked`
+    and `ignored`, and not what this process has blocked since, because it waits for it (`waited`). Raises MemscopeError
     when it cannot be started."""
     meant_for_us = [name for name in _NAMES_A_PROCESS if os.environ.get(name) == str(os.getpid())]
 
@@ -36,10 +42,13 @@ def start_program(
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # as execution would do; until then it is an exception
         # What reached the group a moment before there was this process is the program's too.
-        for number in _pending_in(os.getppid()) - signal.sigpending():
-            if number in blocked and number != signal.SIGCHLD:
-                os.kill(os.getpid(), number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        with suppress(OSError):  # no /proc, or no descriptor for it
+            for number in _pending_in(os.getppid()) - signal.sigpending():
+                if number in waited and number != signal.SIGCHLD:
+                    os.kill(os.getpid(), number)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     try:
         return subprocess.Popen(argv, close_fds=False, preexec_fn=prepare)

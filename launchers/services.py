@@ -23,6 +23,7 @@ MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.col
 QUICK_DEATHS = 5
 SHORT_LIFE_S = 5.0
 RESTART_PAUSE_S = 0.2
+_NOT_STARTED = -1  # in place of an exit status; as if killed
 _DECIDED = (0, 2, 3, 4)  # it ended as it should, or said itself why it cannot go on
 
 
@@ -32,6 +33,7 @@ class Service:
     def __init__(self, name: str, session: Session) -> None:
         self.name = name
         self.restarts = 0
+        self.obstacle = ""  # why its last start failed
         self.status: int | None = None  # its last exit status once it is not started again
         self._session = session
         self._not_before = 0.0
@@ -44,11 +46,16 @@ class Service:
         module, words = MODULES[self.name], []
         if self._session.mode == "launched":  # in library mode there is a process that is about to record
             module, words = "msmemscope.collect.standby", [module, self._session.run_directory]
-        self._process = start_service(module, self._session.directory, *words, preexec_fn=_unblock_signals)
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = start_service(module, self._session.directory, *words, preexec_fn=_unblock_signals)
+            self.obstacle = ""
+        except (OSError, subprocess.SubprocessError) as error:  # as if it died at once
+            self.obstacle = getattr(error, "strerror", None) or str(error)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return 0 if self._process is None else self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -58,7 +65,7 @@ class Service:
         """Notices its end and starts it again, unless it ended as it should or has died too often."""
         if self.status is not None:
             return
-        status = self._process.poll()
+        status = _NOT_STARTED if self._process is None else self._process.poll()
         if status is None:
             return
         if self._not_before == 0.0:
@@ -84,11 +91,14 @@ class Service:
 
     def ask_to_finish(self) -> None:
         """SIGTERM: write what there is, and end."""
-        if self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
         """Ends it for good."""
+        if self._process is None:
+            self.status = _NOT_STARTED
+            return
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -138,10 +148,17 @@ class Services:
 
     def leave(self) -> str:
         """Removes the session after stop(). What could not be stored is kept; returns a line that says where."""
+        directory = self._session.directory
         if self.aggregator.status == 0:
-            shutil.rmtree(self._session.directory, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
             return ""
-        return keep(self._session)
+        try:
+            return keep(self._session)
+        except ImportError as error:  # what reads rings is what could not be loaded
+            if not any(Path(directory).glob("*.ring")):
+                shutil.rmtree(directory, ignore_errors=True)
+                return ""
+            return f"the records are left in {directory}, since they cannot be read ({error}); see: msmemscope doctor"
 
 
 def _unblock_signals() -> None:

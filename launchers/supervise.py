@@ -7,15 +7,19 @@ Called by `msmemscope [options] program args`.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msmemscope.collect.config import Config
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
 from msmemscope.dependencies import require_imports
+from msmemscope.errors import MemscopeError
 from msmemscope.launchers.bystander import Bystander
 from msmemscope.launchers.program import let_go_of_its_files, start_program
 from msmemscope.launchers.services import Services
@@ -44,25 +48,40 @@ _WAITED = {*_FORWARDED, signal.SIGCHLD}
 def run(config: Config, argv: list[str]) -> int:
     """Runs `argv` watched and returns its exit status; when a signal ended it, ends this process by the same one
     (128 + n where that is not possible). Raises MemscopeError when the program cannot be started."""
+    _occupy_standard_files()
     require_imports()
     for line in sweep():
         tell(line)
     session = Session.create(config, argv, mode="launched")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    bystander = Bystander(_FORWARDED)
+    # Ignored, SIGCHLD takes us the exit status of every child.
+    ignored = {signal.SIGCHLD} if signal.signal(signal.SIGCHLD, signal.SIG_DFL) is signal.SIG_IGN else set()
+    try:
+        bystander = Bystander(_FORWARDED)
+    except OSError as error:
+        shutil.rmtree(session.directory, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        raise MemscopeError(f"nothing can be started here ({error.strerror}): see ulimit -a") from None
     services = Services(session)
     try:
-        status = -_ended_early()
+        status = -_ended_early(blocked)
         if status == 0:
-            status = _run_program(session, argv, services, bystander)
-            _finish(session, services, status)
+            program = start_program(argv, session.environment(), _WAITED, blocked=blocked, ignored=ignored)
+            status = _stay_with(program, session, services, bystander)
+            with _harmless():
+                _finish(session, services, status)
     finally:
-        services.stop()
-        bystander.end()
-        if left := services.leave():
-            tell(left)
+        with _harmless():
+            services.stop()
+        with _harmless():
+            bystander.end()
+        with _harmless():
+            if left := services.leave():
+                tell(left)
         while signal.sigtimedwait(_WAITED, 0) is not None:
             pass  # came too late for the program
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if status < 0:
         _die_by(-status)
@@ -70,10 +89,21 @@ def run(config: Config, argv: list[str]) -> int:
     return status
 
 
-def _run_program(session: Session, argv: list[str], services: Services, bystander: Bystander) -> int:
-    program = start_program(argv, session.environment(), _WAITED)
-    let_go_of_its_files()
-    join(session.directory, program.pid)
+def _occupy_standard_files() -> None:
+    """What is closed becomes /dev/null, so that no lock or pipe of ours takes its number; it stays closed for the
+    program, because it is not inherited."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _stay_with(program: subprocess.Popen[bytes], session: Session, services: Services, bystander: Bystander) -> int:
+    """Its exit status, once it has ended. Until then nothing that befalls us takes us away from it."""
+    with _harmless():
+        let_go_of_its_files()
+        join(session.directory, program.pid)
     while True:
         arrived = signal.sigtimedwait(_WAITED, POLL_S)
         if arrived is not None and arrived.si_signo in _FORWARDED and not bystander.has_seen(arrived):
@@ -85,9 +115,18 @@ def _run_program(session: Session, argv: list[str], services: Services, bystande
             return status
 
 
-def _ended_early() -> int:
+@contextmanager
+def _harmless() -> Iterator[None]:
+    """Once the program has been started, a fault of ours is said, and the program's exit status stays what it is."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        tell(f"{type(error).__name__}: {error}; this is a fault of msmemscope")
+
+
+def _ended_early(blocked: Collection[int]) -> int:
     """The signal that came before there was a program to receive it, and would have ended it; 0 for none."""
-    for number in sorted(signal.sigpending() & _END_A_PROGRAM):
+    for number in sorted(signal.sigpending() & _END_A_PROGRAM - {*blocked}):
         if signal.getsignal(number) is not signal.SIG_IGN:
             tell(f"ended by {signal.Signals(number).name} before the program was started")
             return int(number)
@@ -108,7 +147,9 @@ def _finish(session: Session, services: Services, status: int) -> None:
                 return
             tell("the program has ended, outputs are being written; once more to give them up")
     for service in (services.aggregator, services.agent):
-        if service.restarts:
+        if service.obstacle:
+            tell(f"the {service.name} cannot be started ({service.obstacle}); see: ulimit -a")
+        elif service.restarts:
             tell(f"the {service.name} died and was started again {service.restarts} times")
     if services.aggregator.status != 0:
         tell(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")

@@ -35,10 +35,10 @@ def isolate(from_user: Iterable[str]) -> None:
     package that we need: an installation by `pip --target`. Our own package stays the one that this file is part of."""
     ours = os.path.dirname(os.path.abspath(__file__))
     standard = os.path.dirname(os.path.abspath(os.__file__))
-    suspects = dict.fromkeys(map(os.path.abspath, from_user))
+    suspects = dict.fromkeys(filter(None, map(_absolute, from_user)))
     for directory in (standard, os.path.join(standard, "lib-dynload")):
         suspects.pop(directory, None)
-    sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) not in suspects]
+    sys.path[:] = [entry for entry in sys.path if _absolute(entry) not in ("", *suspects)]
     from importlib.machinery import PathFinder
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
@@ -60,7 +60,14 @@ def isolate_command(*, by_module: bool) -> None:
     """isolate() for a process that the user's shell started: PYTHONPATH is hers, and under `python -m` (`by_module`)
     Python has put her directory in front."""
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    isolate([*path, os.getcwd()] if by_module else path)
+    isolate([*path, _absolute(".")] if by_module else path)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path) if path else ""
+    except FileNotFoundError:  # the current directory has been deleted, and nothing is found below it
+        return ""
 
 
 def isolated_command(*words: str) -> list[str]:
@@ -114,6 +121,9 @@ def _main() -> int:
         sys.argv = arguments
         exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
         return 0
+    from signal import SIG_DFL, SIGCHLD, signal
+
+    signal(SIGCHLD, SIG_DFL)  # ignored, it would take us the exit status of every child
     sys.argv = [what, *arguments]
     return run_module(what, arguments)
 

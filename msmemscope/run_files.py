@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from msmemscope.errors import RunError
 
+SCHEMA_VERSION = 2  # of the tables, as run.json says it
 DEEPEST = 8  # directories below a run; its own deepest file lies four down
 LARGEST_JSON_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

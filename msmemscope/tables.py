@@ -21,11 +21,10 @@ import pyarrow.parquet as pq
 from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
 from msmemscope.parts import Bad, Part, open_parts
-from msmemscope.run_files import Anchor
+from msmemscope.run_files import SCHEMA_VERSION, Anchor
 from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import EVENT_COLUMNS
 
-SCHEMA_VERSION = 2
 MOST_RANKS = 1 << 20  # of a job: the missing ones are listed
 UNKNOWN_TEXT = "unknown"
 

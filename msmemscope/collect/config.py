@@ -9,8 +9,6 @@ This is imported inside ranks, so it must cost next to nothing: no dataclasses, 
 
 from __future__ import annotations
 
-import os
-
 from msmemscope.collect import grammars
 from msmemscope.collect.facts import Facts
 from msmemscope.collect.settings import (
@@ -312,7 +310,7 @@ def parse_command_line(
     warnings: list[str] = []
     for flag in old_flags:
         warnings.append(f"{flag} is deprecated: use {long_flag(_option_of_flag(flag))}")
-    fields: dict[str, object] = {"output_path": os.path.abspath(DEFAULT_OUTPUT), "effective": True}
+    fields: dict[str, object] = {"output_path": grammars.absolute(DEFAULT_OUTPUT), "effective": True}
     if "quiet" in given:
         fields["log_level"] = "error"
     if "verbose" in given:
@@ -347,7 +345,7 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
         names.update(dict.fromkeys(option.old_keywords, option))
     warnings: list[str] = []
     seen: set[str] = set()
-    fields: dict[str, object] = {"output_path": os.path.abspath(DEFAULT_OUTPUT)}
+    fields: dict[str, object] = {"output_path": grammars.absolute(DEFAULT_OUTPUT)}
     if current is not None and locked:
         fields = {option.field: getattr(current, option.field) for option in OPTIONS if option.once}
     for keyword, value in keywords.items():

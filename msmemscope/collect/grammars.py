@@ -47,6 +47,15 @@ def _number(text: str, low: int, high: int) -> int | None:
     return value if low <= value <= high else None
 
 
+def absolute(path: str) -> str:
+    """`path` as it can be found from everywhere; as it is where the current directory has been deleted: whoever
+    writes there finds that it cannot."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return path
+
+
 def shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
@@ -199,7 +208,7 @@ def parse_output_path(text: str, notes: list[str]) -> dict[str, object]:
         plain = (char.isascii() and char.isalnum()) or char in "./_-~" or char.isspace()
         if not plain and not "\u4e00" <= char <= "\u9fa5":
             raise MalformedError(f"takes letters, digits, . / _ - ~ and spaces; got {char!r} in {shown(text)}")
-    path = os.path.abspath(os.path.expanduser(text))
+    path = absolute(os.path.expanduser(text))
     if len(text) > MAX_PATH_CHARS or len(path) > MAX_PATH_CHARS:
         raise MalformedError(f"takes a path of at most {MAX_PATH_CHARS} characters; got {max(len(text), len(path))}")
     if any(len(os.fsencode(part)) > MAX_COMPONENT_BYTES for part in path.split("/")):

@@ -163,7 +163,7 @@ def start_service(
     process = Popen(
         isolated_command(*([] if child else [NO_CHILD]), module, directory, *words),
         stdin=DEVNULL if owner < 0 else owner,
-        stdout=2,
+        stdout=2 if _is_open(2) else DEVNULL,
         env=environment_of_service(),
         start_new_session=True,
         preexec_fn=preexec_fn,
@@ -171,6 +171,14 @@ def start_service(
     if not child:
         process.wait()
     return process
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def mount_namespace() -> str:

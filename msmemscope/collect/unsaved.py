@@ -21,6 +21,7 @@ from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives,
 from msmemscope.collect.session import FINISH, Session
 from msmemscope.collect.spool import spool_directory
 from msmemscope.errors import MemscopeError
+from msmemscope.run_files import SCHEMA_VERSION
 
 UNSAVED = "unsaved"  # in the run directory
 COUNT = "unread_bytes"  # in run.json's losses
@@ -190,10 +191,6 @@ def _info(run: Path, session: Session) -> dict[str, Any]:
 
 def _tell_run(run: Path, session: Session, unread: int, place: Path) -> None:
     """run.json as it is, with the count; the least that makes a run where there is none. A full disk keeps its own."""
-    try:
-        from msmemscope.tables import SCHEMA_VERSION  # pyarrow may be what failed: then `make_run` comes later
-    except ImportError:
-        return
     info = _info(run, session) or {
         "schema": SCHEMA_VERSION,
         **{name: session.facts.get(name) for name in ("session", "config", "mode", "program")},

@@ -121,6 +121,8 @@ def _check_there(run: Run, rank: int | None, pid: int | None) -> None:
 def print_text(text: str, stream: IO[str] | None = None) -> None:
     """Prints a finished text (summary.txt): coloured on a terminal, as it is elsewhere."""
     stream = stream or sys.stderr
+    if stream is None:  # closed before we began: it stands in summary.txt
+        return
     if not stream.isatty():
         stream.write(text + "\n")
         stream.flush()

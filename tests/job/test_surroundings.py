@@ -1,0 +1,141 @@
+"""Odd surroundings: closed or broken standard files, inherited signals, tight limits, a directory that is gone.
+
+The program behaves as without us and its status is handed on; what was recorded is stored, or kept where `analyze`
+finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import LIMIT_S, environment, tool
+from watched import Account, analyze, build
+
+from msmemscope.tables import Run
+
+CALLS, THREADS = 1000, 2
+STATUS = 7
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("program"))
+
+
+def watched(program: Path, place: Path) -> str:
+    """The command line that watches the program, for a shell; it ends with STATUS."""
+    return shlex.join(tool(place / "out", [program, place / "progress", str(CALLS), "0", str(STATUS)]))
+
+
+def shell(script: str, place: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(**env),
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def stored(place: Path) -> int:
+    (run,) = (place / "out").glob("run_*")
+    info = json.loads((run / "run.json").read_text())
+    assert info["finished"]
+    assert "outputs_error" not in info
+    return Account.of(run, info["processes"][0]["pid"]).stored
+
+
+@pytest.mark.parametrize("files", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-", "2>/dev/full", "2> >(true)"])
+def test_standard_files_that_are_closed_or_broken(program: Path, tmp_path: Path, files: str) -> None:
+    done = shell(f"{watched(program, tmp_path)} {files}", tmp_path)
+
+    assert done.returncode == STATUS, done.stderr
+    assert "fault" not in done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
+
+
+def test_what_is_closed_for_the_program_stays_closed(tmp_path: Path) -> None:
+    code = "import os; open('found', 'w').write(' '.join(os.listdir('/proc/self/fd')))"
+    found = []
+    for command in (
+        [sys.executable, "-c", code],
+        tool(tmp_path / "out", [sys.executable, "-c", code]),
+    ):
+        shell(f"{shlex.join(command)} <&- >&- 2>&-", tmp_path)
+        found.append((tmp_path / "found").read_text())
+
+    assert found[0] == found[1]
+
+
+def test_signals_reach_the_program_blocked_and_ignored_as_they_were(tmp_path: Path) -> None:
+    code = f"""
+import signal
+print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), signal.getsignal(signal.SIGCHLD))
+raise SystemExit({STATUS})
+"""
+    given = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+    program = [sys.executable, "-c", code]
+    plain, ours = (
+        shell(shlex.join([sys.executable, "-c", given, *command]), tmp_path)
+        for command in (program, tool(tmp_path / "out", program))
+    )
+
+    assert plain.stdout.startswith("[<Signals.SIGUSR1")
+    assert ours.stdout == plain.stdout
+    assert ours.returncode == plain.returncode == STATUS
+    assert "fault" not in ours.stderr
+
+
+def test_a_current_directory_that_is_gone(program: Path, tmp_path: Path) -> None:
+    gone = "mkdir gone; cd gone; rmdir ../gone;"
+
+    done = shell(f"{gone} {watched(program, tmp_path)}", tmp_path)
+    without = shell(f"{gone} {sys.executable} -m msmemscope true", tmp_path)
+
+    assert done.returncode == STATUS, done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
+    assert without.returncode == 2
+    assert "--output-path" in without.stderr
+    assert len(without.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("limit", ["-n 8", "-v 100000"])
+def test_limits_that_the_services_cannot_live_with(program: Path, tmp_path: Path, limit: str) -> None:
+    done = shell(f"ulimit {limit}; {watched(program, tmp_path)}", tmp_path)
+
+    assert done.returncode == STATUS, done.stderr
+    assert "fault" not in done.stderr
+    (run,) = (tmp_path / "out").glob("run_*")
+    assert f"msmemscope analyze {run}" in done.stderr
+    assert analyze(run).returncode == 0
+    assert Account.of(run, Run(run).info["processes"][0]["pid"]).stored == CALLS * THREADS
+
+
+@pytest.mark.parametrize("files", ["2>&-", "2>/dev/full"])
+def test_what_we_say_in_the_program_raises_nothing_and_stays_off_its_stdout(tmp_path: Path, files: str) -> None:
+    code = "import msmemscope; msmemscope.take_snapshot(); msmemscope.config(watch='a,b'); print('mine')"
+
+    done = shell(f"{shlex.join([sys.executable, '-c', code])} {files}", tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, "mine\n")
+
+
+def test_a_home_in_which_one_cannot_even_look(program: Path, tmp_path: Path) -> None:
+    """As another user's is; a name that is too long fails for root as well."""
+    done = shell(watched(program, tmp_path), tmp_path, XDG_CACHE_HOME=f"/{'x' * 300}")
+
+    assert done.returncode == STATUS, done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
