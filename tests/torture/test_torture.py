@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from watched import LIMIT_S, THREADS, Account, SmallDisk, Watched, analyze, build, wait_for
+from watched import LIMIT_S, THREADS, Account, SmallDisk, Watched, analyze, build, is_gone, wait_for
 
 FAULTS = ("program", "agent", "aggregator", "supervisor", "node", "fill", "delete")
 KEEPERS = {"supervisor", "node"}
@@ -75,6 +75,8 @@ def strike(watched: Watched, disk: SmallDisk | None, faults: list[str], chance: 
             assert disk is not None
             disk.fill()
         elif fault == "delete":
+            if is_gone(watched.program):
+                continue  # the run is being finished, or was: what is taken from it then, nobody of ours can count
             shutil.rmtree(watched.output, ignore_errors=True)
         elif not watched.kill(fault):
             continue
