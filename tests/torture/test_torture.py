@@ -117,6 +117,10 @@ def check_account(watched: Watched, disk: SmallDisk | None, done: set[str]) -> N
         info = json.loads((watched.run / "run.json").read_text())
     if not info.get("finished") or info.get("outputs_error") or watched.session.exists():
         analyzed = analyze(watched.run, disk)
+        deadline = time.monotonic() + LIMIT_S
+        while "in use by another aggregator" in analyzed.stderr and time.monotonic() < deadline:
+            time.sleep(1)  # the last of the services is still storing what it can, on a disk that was full
+            analyzed = analyze(watched.run, disk)
         assert analyzed.returncode == 0, f"{analyzed.stderr}\n{watched.stderr}"
     account = Account.of(watched.run, watched.program)
     happened = sum(watched.returned())
