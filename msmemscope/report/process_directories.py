@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from msmemscope.collect.config_json import write_config_json
 from msmemscope.collect.settings import Config
+from msmemscope.run_files import Anchor
 
 if TYPE_CHECKING:
     from msmemscope.tables import Process
@@ -109,10 +110,7 @@ def _owner(directory: Path) -> tuple[str, int] | None:
     try:
         if not stat.S_ISDIR(directory.lstat().st_mode):
             return None
-        descriptor = os.open(directory / _CONFIG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None
+        with Anchor(directory).open(_CONFIG) as file:
             ours = json.loads(file.read(_MOST_BYTES))["msmemscope"]
             return str(ours["session"]), int(ours["ring"], 16)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
