@@ -99,12 +99,18 @@ def test_a_process_that_looks_for_a_framework_makes_the_services_ready(directory
     assert is_woken(directory)
 
 
-def test_run_json_is_written_to_its_end_before_an_empty_run_is_removed(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def described_run(directory: Path) -> Path:
+    """Where the run of the session will lie, once its session.json says so."""
     run = directory.parent / "run"
     facts: dict[str, Any] = {"session": "abc", "run": str(run), "endpoint": f"ipc://{directory}/shard.sock"}
     (directory / "session.json").write_text(json.dumps(facts))
+    return run
+
+
+def test_run_json_is_written_to_its_end_before_an_empty_run_is_removed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = described_run(directory)
     begun: list[bool] = []
     ended: list[bool] = []
 
@@ -129,9 +135,7 @@ def test_run_json_is_written_to_its_end_before_an_empty_run_is_removed(
 def test_run_json_is_not_written_again_and_again_while_nothing_happens(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = directory.parent / "run"
-    facts: dict[str, Any] = {"session": "abc", "run": str(run), "endpoint": f"ipc://{directory}/shard.sock"}
-    (directory / "session.json").write_text(json.dumps(facts))
+    described_run(directory)
     looks = 0
     written: list[int] = []
 
