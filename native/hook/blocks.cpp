@@ -13,6 +13,9 @@ LiveTable g_remembered;         // MALLOC
 LiveTable g_remembered_ranges;  // RESERVE, MAP
 // Blocks of the host that were recorded under `auto`: the first card ends that, and their releases are recorded still.
 LiveTable g_recorded_host;
+// Blocks and ranges that came while their device was selected no more: they alone end without a word, for what was
+// recorded as allocated is recorded as freed whatever is selected by then.
+LiveTable g_skipped;
 
 LiveTable& table_of(Kind begin) noexcept { return begin == Kind::MALLOC ? g_remembered : g_remembered_ranges; }
 
@@ -29,16 +32,23 @@ u64 key_of(Kind begin, const Block& block) noexcept {
 
 // Page-locked memory lies on the host but is the card's driver's: wanted whenever all cards of that sort are, or the
 // host is.
-bool is_selected(Pool pool, DeviceType type, i16 device, u8 flags) noexcept {
-    if ((flags & static_cast<u8>(Flag::PINNED)) != 0) {
-        const DeviceType driver = pool == Pool::HAL ? DeviceType::NPU : DeviceType::CUDA;
-        if (is_selected(driver, kNoDevice)) return true;
+template <typename IsOne, typename Owner>
+bool holds(IsOne is_one, const Owner& block) noexcept {
+    if ((block.flags & static_cast<u8>(Flag::PINNED)) != 0) {
+        const DeviceType driver = static_cast<Pool>(block.pool) == Pool::HAL ? DeviceType::NPU : DeviceType::CUDA;
+        if (is_one(driver, kNoDevice)) return true;
     }
-    return is_selected(type, device);
+    return is_one(static_cast<DeviceType>(block.device_type), block.device);
 }
 
-bool is_selected(const Block& block) noexcept {
-    return is_selected(block.pool, block.device_type, block.device, block.flags);
+template <typename Owner>  // Block or LiveBlock
+bool is_selected(const Owner& block) noexcept {
+    return holds([](DeviceType type, i16 device) noexcept { return is_selected(type, device); }, block);
+}
+
+template <typename Owner>
+bool was_selected(const Owner& block) noexcept {
+    return holds([](DeviceType type, i16 device) noexcept { return was_selected(type, device); }, block);
 }
 
 // The ids of names, which are literals: no hash over the text of each event's. A place belongs to the literal that came
@@ -92,12 +102,25 @@ void note_recorded(u64 key, DeviceType type) noexcept {
     g_recorded_host.insert(known);
 }
 
+void skip(u64 key) noexcept {
+    LiveBlock skipped = {};
+    skipped.key = key;
+    g_skipped.insert(skipped);
+}
+
+// True when it was skipped, which is then forgotten.
+bool take_skipped(u64 key) noexcept {
+    LiveBlock skipped;
+    return g_selection.has_narrowed.load(std::memory_order_relaxed) && g_skipped.take(key, skipped);
+}
+
 void record_remembered(const LiveBlock& known) noexcept {
-    // Under `auto` a block of the host may have been remembered before the first card was seen; its release was not.
-    if (!is_selected(static_cast<Pool>(known.pool), static_cast<DeviceType>(known.device_type), known.device,
-                     known.flags) ||
-        !ensure_ring())
+    // It may have been remembered under another selection, or under `auto` before the first card was seen.
+    if (!is_selected(known)) {
+        if (was_selected(known)) skip(known.key);
         return;
+    }
+    if (!ensure_ring()) return;
     Event event(static_cast<Kind>(known.kind));
     event.flags = static_cast<u8>(known.flags | static_cast<u8>(Flag::SHADOW));
     event.record.pool = known.pool;
@@ -135,7 +158,12 @@ void remember(Kind begin, const Block& block) noexcept {
 }
 
 void began(Kind begin, const Block& block) noexcept {
-    if (!is_selected(block)) return;
+    if (!is_selected(block)) {
+        if (was_selected(block)) skip(key_of(begin, block));
+        return;
+    }
+    if (g_selection.has_narrowed.load(std::memory_order_relaxed))
+        take_skipped(key_of(begin, block));  // another block of this address, whose end nobody told
     if (!is_recording()) return remember(begin, block);
     if (begin == Kind::MALLOC) note_recorded(key_of(begin, block), block.device_type);
     record(begin, block);
@@ -148,7 +176,8 @@ void ended(Kind begin, const Block& block) noexcept {
     const bool remembered = table_of(begin).take(key, known);
     const bool recorded =
         begin == Kind::MALLOC && block.device_type == DeviceType::CPU && g_recorded_host.take(key, known);
-    if (!is_selected(block) && !recorded) return;
+    if (take_skipped(key)) return;
+    if (!is_selected(block) && !recorded && (remembered || !was_selected(block))) return;
     if (is_recording()) {
         if (remembered) record_remembered(known);  // its sweep has not come to it yet
         return record(end_of(begin), block);
@@ -198,6 +227,8 @@ void forget_remembered_blocks_after_fork() noexcept {
     g_remembered.reset_after_fork(true);
     g_remembered_ranges.reset_after_fork(true);
     g_recorded_host.reset_after_fork(true);
+    g_skipped.reset_after_fork(true);
+    forget_earlier_selection();
 }
 
 u64 remembered_blocks() noexcept { return g_remembered.count(); }

@@ -6,6 +6,9 @@
 //   freed while off, recorded      FREE with flag SHADOW at its true time
 //   start()                        every remembered block: MALLOC with flag SHADOW at its true time, no stacks
 //
+//   device selected no more        what was recorded or remembered before ends as above: what was recorded as allocated
+//                                  is recorded as freed. Of what comes later neither beginning nor end is recorded.
+//
 // Address ranges that are reserved or mapped go the same way.
 //
 // Sources call these after a successful allocation and before a release, inside their Guard and only when

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "hook/recorder.h"
+
 namespace memscope {
 
 Selection g_selection;
@@ -20,7 +22,22 @@ u32 mask_of(const char* word, std::size_t length, const char* name) noexcept {
     return index < 32 ? 1u << index : 0;
 }
 
+// What `old` has and `next` does not is not selected any more.
+void narrow(std::atomic<u32>& earlier, u32 old, u32 next) noexcept {
+    if ((old & ~next) == 0 || (!is_recording() && !has_ring())) return;  // or nothing was recorded under it
+    earlier.fetch_or(old);
+    g_selection.has_narrowed.store(true);
+}
+
 }  // namespace
+
+void forget_earlier_selection() noexcept {
+    g_selection.has_narrowed.store(false);
+    g_selection.earlier.cpu.store(0);
+    g_selection.earlier.npu.store(0);
+    g_selection.earlier.cuda.store(0);
+}
+
 }  // namespace memscope
 
 extern "C" __attribute__((visibility("default"))) void memscope_set_devices(const char* list) {
@@ -40,11 +57,17 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_devices(cons
         automatic = cpu == 0 ? 1 : 0;
         // An accelerator that was seen while blocks were only remembered was seen.
         const bool stays_automatic = automatic != 0 && g_selection.is_auto.load() != 0;
-        cpu = stays_automatic ? g_selection.cpu.load() : 1;
+        cpu = stays_automatic ? g_selection.now.cpu.load() : 1;
     }
-    g_selection.cpu.store(cpu);
-    g_selection.npu.store(npu);
-    g_selection.cuda.store(cuda);
+    Devices& earlier = g_selection.earlier;
+    // `auto` may end the host's at any time, and has noted only the blocks that were recorded under it.
+    const bool keeps_cpu = automatic == 0 || g_selection.is_auto.load() != 0;
+    narrow(earlier.cpu, g_selection.now.cpu.load(), keeps_cpu ? cpu : 0);
+    narrow(earlier.npu, g_selection.now.npu.load(), npu);
+    narrow(earlier.cuda, g_selection.now.cuda.load(), cuda);
+    g_selection.now.cpu.store(cpu);
+    g_selection.now.npu.store(npu);
+    g_selection.now.cuda.store(cuda);
     g_selection.is_auto.store(automatic);
 }
 

@@ -8,11 +8,21 @@
 namespace memscope {
 
 // A bit per device index of each type; indices above 31 are recorded with whole types only.
+struct Devices {
+    std::atomic<u32> cpu{0}, npu{0}, cuda{0};
+
+    bool has(DeviceType type, i16 device) const noexcept {
+        if (type == DeviceType::CPU) return cpu.load(std::memory_order_relaxed) != 0;
+        const u32 mask = (type == DeviceType::NPU ? npu : cuda).load(std::memory_order_relaxed);
+        return device >= 0 && device < 32 ? (mask >> device & 1) != 0 : mask == ~0u;
+    }
+};
+
 struct Selection {
-    std::atomic<u32> cpu{1};
-    std::atomic<u32> npu{~0u};
-    std::atomic<u32> cuda{~0u};
+    Devices now{{1}, {~0u}, {~0u}};
     std::atomic<u32> is_auto{1};
+    std::atomic<bool> has_narrowed{false};  // when something may have been recorded already
+    Devices earlier;                        // all that were selected before that, together
 };
 extern Selection g_selection;
 
@@ -27,19 +37,28 @@ inline bool is_wanted(Sort sort) noexcept {
 // True when events of this device are to be recorded. Under `auto` the first event of an accelerator ends the
 // recording of CPU tensors: in a process that drives a card they are staging, and not asked for.
 inline bool is_selected(DeviceType type, i16 device) noexcept {
-    if (type == DeviceType::CPU) return g_selection.cpu.load(std::memory_order_relaxed) != 0;
-    if (g_selection.is_auto.load(std::memory_order_relaxed) != 0) {
-        if (g_selection.cpu.load(std::memory_order_relaxed) != 0) g_selection.cpu.store(0, std::memory_order_relaxed);
+    Devices& now = g_selection.now;
+    if (type != DeviceType::CPU && g_selection.is_auto.load(std::memory_order_relaxed) != 0) {
+        if (now.cpu.load(std::memory_order_relaxed) != 0) now.cpu.store(0, std::memory_order_relaxed);
         return true;
     }
-    const u32 mask = (type == DeviceType::NPU ? g_selection.npu : g_selection.cuda).load(std::memory_order_relaxed);
-    return device >= 0 && device < 32 ? (mask >> device & 1) != 0 : mask == ~0u;
+    return now.has(type, device);
 }
+
+// Asked about a device for which is_selected() has just said false: true when its events were recorded once.
+inline bool was_selected(DeviceType type, i16 device) noexcept {
+    std::atomic_thread_fence(std::memory_order_acquire);  // who has seen the new selection sees the earlier one
+    return g_selection.has_narrowed.load(std::memory_order_relaxed) && g_selection.earlier.has(type, device);
+}
+
+// In a forked child: what was recorded is the parent's.
+void forget_earlier_selection() noexcept;
 
 }  // namespace memscope
 
 // `list`: auto, cpu, npu, npu:N, cuda, cuda:N, separated by commas. Unknown words are ignored: the option was
 // checked before it came here.
+// Also in the middle of a program: blocks.h says what becomes of those that were recorded under another selection.
 extern "C" void memscope_set_devices(const char* list);
 
 // Sums of memscope::Sort.

@@ -259,6 +259,79 @@ CASE(what_was_recorded_of_the_host_before_the_first_card_is_recorded_as_freed) {
     memscope_start();
 }
 
+CASE(what_was_recorded_of_a_card_is_recorded_as_freed_when_other_devices_are_selected) {
+    const auto at = [](u64 address) { return reinterpret_cast<void*>(address); };
+    const auto allocate = [at](u64 address, int device) { early_cuda(at(address), 512, 1024, 4096, device); };
+    const auto release = [at](u64 address, int device) { early_cuda(at(address), -512, 1024, 4096, device); };
+    const auto before = own_memory_events().size();
+    std::vector<u64> freed;  // in this order, and nothing else
+    memscope_set_devices("auto");
+    memscope_set_devices("cpu,npu,cuda");
+    allocate(0x10000, 0);
+    allocate(0x20000, 0);
+    allocate(0x30000, 1);
+    early_allocate(at(0x40000), 8);
+    memscope_stop();
+    allocate(0x50000, 0);  // remembered, and not recorded when the start finds other devices
+    memscope_set_devices("cuda:1");
+    allocate(0x60000, 0);
+    memscope_start();
+    CHECK_EQUAL(own_memory_events().size(), before + 4);
+    release(0x10000, 0);
+    release(0x50000, 0);
+    release(0x60000, 0);
+    early_release(at(0x40000));
+    allocate(0x10000, 0);  // the same address again, no more asked for
+    release(0x10000, 0);
+    allocate(0x70000, 0);
+    release(0x30000, 1);
+    auto memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 7);
+    for (auto event = before + 4; event < memory.size(); ++event) {
+        CHECK(memory[event].kind == Kind::FREE);
+        freed.push_back(memory[event].record.ptr);
+    }
+    CHECK(freed == (std::vector<u64>{0x10000, 0x40000, 0x30000}));
+    memscope_set_devices("cuda");
+    release(0x70000, 0);  // came while nobody asked: no end without a beginning
+    allocate(0x70000, 0);
+    memscope_set_devices("cpu");
+    memscope_stop();
+    release(0x20000, 0);
+    release(0x70000, 0);
+    memory = own_memory_events();
+    CHECK_EQUAL(memory.size(), before + 10);
+    CHECK(memory[before + 8].kind == Kind::FREE && memory[before + 8].record.ptr == 0x20000);
+    CHECK(memory[before + 9].kind == Kind::FREE && memory[before + 9].record.ptr == 0x70000);
+    CHECK((memory.back().record.header.flags & static_cast<u8>(Flag::SHADOW)) != 0);
+    memscope_start();
+    early_allocate(at(0x80000), 8);  // recorded when the host was asked for by name,
+    memscope_set_devices("auto");
+    allocate(0x90000, 0);  // which the first card ends
+    early_release(at(0x80000));
+    CHECK_EQUAL(own_memory_events().size(), before + 13);
+    CHECK_EQUAL(own_memory_events().back().record.ptr, 0x80000u);
+    release(0x90000, 0);
+}
+
+CASE(a_child_records_no_end_of_what_its_parent_recorded_on_devices_that_are_not_selected) {
+    memscope_set_devices("cpu,cuda");
+    early_allocate(kBlock, 8);
+    memscope_set_devices("cuda");
+    const pid_t child = fork();
+    if (child == 0) {
+        early_cuda(kBlock, 8, 8, 8, 0);
+        early_release(kBlock);
+        _exit(0);
+    }
+    CHECK(child > 0);
+    int status = 0;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(memory_events(static_cast<u32>(child)).size(), 1u);
+    early_release(kBlock);
+    CHECK(own_memory_events().back().kind == Kind::FREE);
+}
+
 CASE(the_cuda_driver_is_recorded_with_device_and_kind) {
     memscope_set_devices("cpu,cuda");
     const auto before = own_memory_events().size();
