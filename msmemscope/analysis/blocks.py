@@ -61,10 +61,10 @@ class Tracked:
         frees all it had after its last step), by the step it was born in; of the open step what is alive now. Sorted.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, most_bytes,
         start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
-        end_ts, complete. min_bytes and most_bytes are the least and most behind the step's own events (without any:
-        the level at its start, and 0); peak_bytes is also that at its start. One row for every step since the pool's
-        first event; complete is False for the last, still open one. Of steps in a row in which a worker did nothing
-        only the last has a row.
+        end_ts, complete. min_bytes and most_bytes are the least and most behind the step's own events, not those
+        between two ranges (without any: the level at its start, and 0); peak_bytes is also that at its start. One row
+        for every step since the pool's first event; complete is False for the last, still open one. Of steps in a row
+        in which a worker did nothing only the last has a row.
     live: process, device_type, device, pool, ptr, size, stack_py, stack_c, step, ts, tid, flags, allocation_id, site:
         every block alive now.
     anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.

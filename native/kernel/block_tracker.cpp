@@ -60,6 +60,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
         if (step > process.step) close_steps(process, step, process.last_ts, process.follows() ? 1 : kMaxSilentSteps);
+        if (step == process.step && step > process.told_step) forget_levels(process);  // advance() had opened it
         process.told_step = std::max(process.told_step, step);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
@@ -315,6 +316,18 @@ void BlockTracker::StepRow::note_level() noexcept {
     most_bytes = has_level ? std::max(most_bytes, end_bytes) : end_bytes;
     has_level = true;
     peak_bytes = std::max(peak_bytes, end_bytes);
+}
+
+void BlockTracker::StepRow::forget_levels() noexcept {
+    min_bytes = end_bytes;
+    most_bytes = 0;
+    has_level = false;
+}
+
+// A step that is a range begins here: the levels since the range before are those of no step. Its other numbers count
+// to this one, so that nothing is left out of sums and peaks.
+void BlockTracker::forget_levels(Process& process) noexcept {
+    for (const u32 index : process.pools) pools_[index]->open.forget_levels();
 }
 
 BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noexcept {

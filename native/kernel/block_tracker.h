@@ -170,6 +170,7 @@ private:
 
         bool has_level = false;  // something happened in it
         void note_level() noexcept;
+        void forget_levels() noexcept;
         // The next step, with nothing happened in it yet.
         StepRow next(u32 number, u64 ts) const noexcept;
     };
@@ -257,6 +258,7 @@ private:
     void start(Process& process, u32 step, u64 ts);
     void begin_clock(Process& process, u64 ts);
     void close_steps(Process& process, u32 next, u64 ts, u32 most_silent);
+    void forget_levels(Process& process) noexcept;
     void write_points(Process& process);
     void finish_cell(Process& process);
     void add_to_grid(Process& process, const Point& point, u32 step);

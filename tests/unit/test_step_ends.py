@@ -63,6 +63,16 @@ def test_the_last_range_that_ended_is_a_complete_step() -> None:
     assert analyse(run).summary.last_step == 3
 
 
+def test_what_lies_between_two_ranges_is_no_level_of_the_next_step() -> None:
+    """4 MiB come and go there, which is no fluctuation within a step: upstream begins anew with every range."""
+    steps = track(training(4)).steps
+    rows = list(zip(*(steps[name].tolist() for name in ("step", "min_bytes", "most_bytes")), strict=True))
+    assert rows[:4] == [(step, step * MIB, step * MIB) for step in range(1, 5)]
+    (gaps,) = gap_table(steps)
+    assert gaps.smallest is not None
+    assert gaps.smallest.ratio == 1.0
+
+
 def test_a_range_that_goes_on_is_open() -> None:
     run = training(3)
     begin(run, 20_000, 4)
