@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from msmemscope.analysis.frames import is_tool_file
 from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES, owner_of
 from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, SystemEvent
@@ -400,7 +401,9 @@ class RowBuilder:
         return pc.if_else(pc.equal(pc.binary_length(body), 0), _big(dialect.attr_empty), full)
 
     def _stack_cells(self, columns: Columns, column: str) -> Texts:
-        cells = _by_code(columns[column], self._stack)
+        # Upstream's STEP rows have none; ours is kept for the analysis, which looks for the training loop in it.
+        codes = np.where(columns["kind"] == Kind.STEP, 0, columns[column])
+        cells = _by_code(codes, self._stack)
         if column == "stack_py":
             missing = columns["flags"] & Flag.STACK_LOST != 0
             if self._python_stacks:  # the others are those of threads without Python, such as autograd's
@@ -416,7 +419,8 @@ class RowBuilder:
             return ""
         cell = self._stacks.get(stack)
         if cell is None:
-            cell = self._dialect.stack(stack_text(self._lookup.stack(stack)[: self._depth]))
+            frames = [frame for frame in self._lookup.stack(stack) if not is_tool_file(frame.file)]
+            cell = self._dialect.stack(stack_text(frames[: self._depth]))
             if self._stack_chars > _KEPT_STACK_CHARS:
                 self._stacks.clear()
                 self._stack_chars = 0

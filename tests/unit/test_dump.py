@@ -67,7 +67,9 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     stack = run.frames(frame("/src/train.py", "f", 10), frame("/src/train.py", "<module>", 11))
     run.add(Kind.SYSTEM, 10, aux=SystemEvent.START_TRACE)
     run.malloc(11, 0x1000, 512, stack_py=stack, used=512)
-    run.add(Kind.STEP, 12, step=2, attr=2, aux=StepSource.API)  # the first msmemscope.step()
+    ours = frame("/x/site-packages/msmemscope/__init__.py", "step", 139)
+    step_stack = run.frames(ours, frame("/src/train.py", "f", 9))
+    run.add(Kind.STEP, 12, step=2, attr=2, aux=StepSource.API, stack_py=step_stack)  # the first msmemscope.step()
     run.free(13, 0x1000)
     run.add(Kind.SYSTEM, 14, aux=SystemEvent.STOP_TRACE)
 
@@ -87,6 +89,7 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     assert (start["Event"], start["Event Type"], start["Device Id"]) == ("SYSTEM", "START_TRACE", "N/A")
     assert (stop["Event"], stop["Event Type"], stop["Attr"]) == ("SYSTEM", "STOP_TRACE", "")
     assert (step["Event"], step["Event Type"], step["Name"], step["Device Id"]) == ("SYSTEM", "STEP", "1", "cpu")
+    assert step["Call Stack(Python)"] == step["Call Stack(C)"] == ""
     assert (malloc["Event Type"], malloc["Name"], malloc["Device Id"]) == ("HOST", "N/A", "cpu")
     assert (malloc["Process Id"], malloc["Thread Id"]) == ("4321", "100")
     assert int(malloc["Timestamp(ns)"]) == WALL_OFFSET + 11
@@ -95,6 +98,17 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
     assert malloc["Call Stack(Python)"] == "/src/train.py(10): f\n/src/train.py(11): <module>\n"
     assert free["Attr"] == "{allocation_id:1,addr:0x0000000000001000,size:512,used:0,total:0}"
     assert free["Call Stack(C)"] == ""
+
+
+def test_our_own_frames_are_in_no_stack(tmp_path: Path) -> None:
+    """What a hook of ours allocates inside the program is its caller's."""
+    run = FakeRun([process(1)])
+    ours = frame("/x/site-packages/msmemscope/collect/attach.py", "_after_optimizer_step", 79)
+    stack = run.frames(ours, frame("/src/train.py", "f", 10))
+    run.malloc(11, 0x1000, 512, stack_py=stack)
+    write_dumps(run, tmp_path)
+    malloc, _ = read_csv(only_file(tmp_path))
+    assert malloc["Call Stack(Python)"] == "/src/train.py(10): f\n"
 
 
 def test_block_alive_at_the_end_has_both_rows(tmp_path: Path) -> None:
