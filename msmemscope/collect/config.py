@@ -188,8 +188,8 @@ OPTIONS: tuple[Option, ...] = (
         grammar="leaks,decompose,inefficient,oom[:K]|none",
         default="leaks",
         range=f"K, the newest and as many largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
-        help="Analyses to run when the program has ended. That memory ran out is told with any of them; oom adds the "
-        "blocks that were alive to the per-device files, decompose adds their owners.",
+        help="Analyses to run when the program has ended. That memory ran out is told with any of them; oom looks "
+        "for leaks too and adds the blocks that were alive to the per-device files, decompose adds their owners.",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
         api=True,
@@ -327,7 +327,7 @@ def parse_command_line(
         raise OptionError("--compare needs two files: add --input-path FILE,FILE")
     if config.input_paths and not config.compare:
         raise OptionError("--input-path is only for comparing two files: add --compare")
-    if config.steps and "leaks" in config.analysis:
+    if config.steps and config.replaced(steps=()).looks_for_leaks:
         warnings.append("--steps switches the leak analysis off: it needs every step")
     missing = [note for name in texts for note in _missing(BY_NAME[name], config, long_flag(BY_NAME[name]))]
     return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))

@@ -89,9 +89,14 @@ class Config(Facts):
         return tuple(name for name in self.analysis if not (self.steps and name in ("leaks", "oom")))
 
     @property
+    def looks_for_leaks(self) -> bool:
+        """Whether leaks are looked for: as with upstream, under `oom` too."""
+        return "leaks" in self.active_analysis or "oom" in self.active_analysis
+
+    @property
     def driver_leaks(self) -> bool:
         """Whether blocks of the driver are checked for leaks: not from a run that began in the middle."""
-        return "leaks" in self.active_analysis and self.collect_mode == "immediate"
+        return self.looks_for_leaks and self.collect_mode == "immediate"
 
     @property
     def operator_rows(self) -> bool:

@@ -64,8 +64,8 @@ def analyse(
 
     tracked = track(run, progress=tell)
     findings: list[Finding] = []
-    active = config_of(run, config).active_analysis
-    look = "leaks" in active
+    settings = config_of(run, config)
+    look = settings.looks_for_leaks
     leaked = tracked.live
     if look:
         room = capacity(run)
@@ -78,7 +78,7 @@ def analyse(
             if sites:
                 findings = find_leaks(without_sites(tracked, sites), run.stack, capacity=room)
     # That memory ran out is a fact and not a matter of taste: only `--analysis none` does not want to hear of it.
-    incidents = find_incidents(run) if active else Incidents()
+    incidents = find_incidents(run) if settings.active_analysis else Incidents()
     findings += find_out_of_memory(
         tracked,
         run.stack,
@@ -137,19 +137,22 @@ def alive_at_last_step(run: Run, tracked: Tracked) -> tuple[Table, dict[int, Map
 
 
 def launches_before(run: Run, tracked: Tracked, blocks: Table) -> npt.NDArray[np.int64]:
-    """How many kernels each block's process had launched when it was allocated: upstream's kernel_<k>."""
+    """How many kernels each block's process had launched when it was allocated: upstream's kernel_<k>. -1 for all of
+    them in a run without any launch, whose launches were not recorded."""
     index = {process.ring: number for number, process in enumerate(tracked.processes)}
     found = np.zeros(len(blocks["ts"]), np.int64)
+    any_launch = False
     # Of each process, its blocks in order of time: a launch counts for those that come after it.
     rows_of = {number: np.flatnonzero(blocks["process"] == number) for number in np.unique(blocks["process"]).tolist()}
     rows_of = {number: rows[np.argsort(blocks["ts"][rows], kind="stable")] for number, rows in rows_of.items()}
     for batch in run.events(columns=["ts", "ring"], kinds=(Kind.KERNEL_LAUNCH,)):
         ts = event_columns(batch, ("ts",))["ts"]
+        any_launch |= len(ts) > 0
         for ring, part in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             rows = rows_of.get(index.get(ring, -1))
             if rows is not None:
                 found[rows] += np.searchsorted(np.sort(ts[part]), blocks["ts"][rows])
-    return found
+    return found if any_launch else np.full_like(found, -1)
 
 
 _FEW_POINTS = 1_000  # of the levels per site and step, which are not asked for

@@ -225,7 +225,9 @@ def _findings(summary: Summary, only: Only) -> Iterator[Section]:
         yield Section(title=f"CANDIDATE {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="doubt")
     notes = _about(summary.notes, only)
     if not summary.leaks_looked_for:
-        yield Section(title="Note: leaks were not looked for (--analysis without leaks, or --steps).", tone="doubt")
+        yield Section(
+            title="Note: leaks were not looked for (--analysis without leaks and oom, or --steps).", tone="doubt"
+        )
     elif not summary.holdings:
         text = "Note: no allocation on the devices of --device was recorded, so nothing can be said about leaks."
         yield Section(title=text, tone="doubt")
@@ -387,7 +389,8 @@ def _leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
         shown = rows if only is not None else rows[:_BLOCKS]
         lines = [
             f"{_pool_title(_pool_of(live, row))}: {int(live['size'][row]) / MIB:.6f} MB at {int(live['ptr'][row]):#x}, "
-            f"kernel_{int(live['kernel'][row])}, allocated in step {int(live['step'][row])}"
+            + (f"kernel_{int(live['kernel'][row])}, " if live["kernel"][row] >= 0 else "")
+            + f"allocated in step {int(live['step'][row])}"
             for row in shown.tolist()
         ]
         if len(shown) < len(rows):

@@ -190,6 +190,12 @@ def test_a_block_says_how_many_kernels_were_launched_before_it() -> None:
         assert found == {step: "0" if rank else str(3 + 2 * max(step - 1, 0)) for step in found}
 
 
+def test_kernels_that_were_not_recorded_are_not_counted() -> None:
+    text = plain_text(analyse(leaky_job(ranks=1)))
+    assert " MB at " in text
+    assert "kernel_" not in text
+
+
 def test_host_memory_of_a_driver_is_called_as_in_upstreams_files() -> None:
     run = FakeRun([process(1)])
     run.malloc(1, 0x1000, 10)
@@ -308,6 +314,12 @@ def test_no_leak_analysis_under_steps(tmp_path: Path) -> None:
     assert "LEAK" not in outcome.text
     assert "leaks were not looked for" in outcome.text
     assert "No leak was found" not in outcome.text
+
+
+def test_leaks_are_looked_for_under_oom_alone() -> None:
+    """As with upstream, whose list of blocks at exit comes with either of the two."""
+    assert len(analyse(leaky_job(), Config(analysis=("oom",))).summary.leaks) == 2
+    assert analyse(leaky_job(), Config(analysis=("decompose",))).summary.leaks == ()
 
 
 def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
