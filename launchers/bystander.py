@@ -56,7 +56,9 @@ class Bystander:
         os.close(self._lifeline)
         os.close(self._reports)
         os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        deadline = time.monotonic() + _PATIENCE_S  # in a frozen cgroup it does not even die
+        while os.waitpid(self._pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _ask(self) -> bool:
         """Takes its reports up to now; False when it does not answer."""

@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
         while not services.are_done:
             services.tend()
             time.sleep(FINISH_POLL_S)
+        for line in services.news:
+            tell(line)
     finally:
         services.stop()
         if left := services.leave():

@@ -1,7 +1,8 @@
 """The two processes of a node beside the program: agent and aggregator. Started, watched, restarted.
 
 Both live in a process group of their own, so that Ctrl-C reaches the program alone, and both recover what they
-had when they are started again: what a SIGKILL takes from them is only time.
+had when they are started again: what a SIGKILL takes from them is only time. So one that does nothing any more
+(SIGSTOP, a debugger, a frozen cgroup) when the program has ended is killed and started again: somebody waits for it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from msmemscope.collect.session import FINISH, Session, start_service
 from msmemscope.collect.unsaved import keep
+from msmemscope.launchers.pulse import Pulse
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
@@ -23,7 +26,11 @@ MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.col
 QUICK_DEATHS = 5
 SHORT_LIFE_S = 5.0
 RESTART_PAUSE_S = 0.2
+STILL_S = 5.0  # at the end, a service that has done nothing for so long was stopped
+STILL_LIVES = 2  # so many of one service are replaced for that; then it is given up
+_DIES_S = 5.0  # what was killed and is still there after this time sleeps where no signal reaches it
 _NOT_STARTED = -1  # in place of an exit status; as if killed
+_CANNOT_BE_ENDED = -signal.SIGKILL
 _DECIDED = (0, 2, 3, 4)  # it ended as it should, or said itself why it cannot go on
 
 
@@ -33,16 +40,19 @@ class Service:
     def __init__(self, name: str, session: Session) -> None:
         self.name = name
         self.restarts = 0
+        self.stopped = 0  # how often it was found to do nothing, and killed for it
         self.obstacle = ""  # why its last start failed
         self.status: int | None = None  # its last exit status once it is not started again
         self._session = session
         self._not_before = 0.0
         self._quick_deaths = 0
         self._is_waited_for = False
+        self._killed_at: float | None = None  # for doing nothing
         self._start()
 
     def _start(self) -> None:
         self._born = time.monotonic()
+        self._killed_at = None
         module, words = MODULES[self.name], []
         if self._session.mode == "launched":  # in library mode there is a process that is about to record
             module, words = "msmemscope.collect.standby", [module, self._session.run_directory]
@@ -52,6 +62,7 @@ class Service:
             self.obstacle = ""
         except (OSError, subprocess.SubprocessError) as error:  # as if it died at once
             self.obstacle = getattr(error, "strerror", None) or str(error)
+        self._pulse = Pulse(self.pid)
 
     @property
     def pid(self) -> int:
@@ -67,12 +78,14 @@ class Service:
             return
         status = _NOT_STARTED if self._process is None else self._process.poll()
         if status is None:
+            if self._is_waited_for:
+                self._end_what_is_still()
             return
         if self._not_before == 0.0:
             lived_s = time.monotonic() - self._born
             counts = self._is_waited_for or lived_s < SHORT_LIFE_S
             self._quick_deaths = self._quick_deaths + 1 if counts else 0
-            if status in _DECIDED or self._quick_deaths >= QUICK_DEATHS:
+            if status in _DECIDED or self._quick_deaths >= QUICK_DEATHS or self.stopped >= STILL_LIVES:
                 self.status = status
                 return
             self._not_before = time.monotonic() + RESTART_PAUSE_S * 2**self._quick_deaths
@@ -89,6 +102,17 @@ class Service:
             self._quick_deaths = QUICK_DEATHS - 1
             self._not_before = time.monotonic()
 
+    def _end_what_is_still(self) -> None:
+        """Nobody who waits for it would ever know: its lock is held, and its socket is open."""
+        assert self._process is not None
+        if self._killed_at is None:
+            if self._pulse.look() >= STILL_S:
+                self._killed_at = time.monotonic()
+                self.stopped += 1
+                self._process.kill()
+        elif time.monotonic() - self._killed_at > _DIES_S:
+            self.status = _CANNOT_BE_ENDED
+
     def ask_to_finish(self) -> None:
         """SIGTERM: write what there is, and end."""
         if self._process is not None and self._process.poll() is None:
@@ -99,14 +123,15 @@ class Service:
         if self._process is None:
             self.status = _NOT_STARTED
             return
-        if self._process.poll() is None:
+        if self._process.poll() is None and self.status is None:
             self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self.status = self._process.returncode
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DIES_S)
+        if self._process.poll() is None:
+            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DIES_S)
+        self.status = _CANNOT_BE_ENDED if self._process.returncode is None else self._process.returncode
 
 
 class Services:
@@ -141,6 +166,23 @@ class Services:
         self._finishing = True
         for service in (self.aggregator, self.agent):
             service.come_to_an_end()
+
+    @property
+    def news(self) -> list[str]:
+        """What befell them, in a line each."""
+        lines = []
+        for service in (self.aggregator, self.agent):
+            if service.obstacle:
+                lines.append(f"the {service.name} cannot be started ({service.obstacle}); see: ulimit -a")
+            elif service.stopped:
+                what = "replaced" if service.status in (None, *_DECIDED) else "given up"
+                lines.append(
+                    f"the {service.name} stood still at the end (SIGSTOP, a debugger, a frozen cgroup or a disk that "
+                    f"does not answer): it was killed and {what}"
+                )
+            elif service.restarts:
+                lines.append(f"the {service.name} died and was started again {service.restarts} times")
+        return lines
 
     def stop(self) -> None:
         self.agent.stop()

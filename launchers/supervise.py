@@ -146,11 +146,8 @@ def _finish(session: Session, services: Services, status: int) -> None:
                 tell(f"outputs given up; the events are kept: msmemscope analyze {session.run_directory}")
                 return
             tell("the program has ended, outputs are being written; once more to give them up")
-    for service in (services.aggregator, services.agent):
-        if service.obstacle:
-            tell(f"the {service.name} cannot be started ({service.obstacle}); see: ulimit -a")
-        elif service.restarts:
-            tell(f"the {service.name} died and was started again {service.restarts} times")
+    for line in services.news:
+        tell(line)
     if services.aggregator.status != 0:
         tell(f"the aggregator failed (status {services.aggregator.status}); see above and {session.run_directory}")
     elif not Path(session.run_directory).is_dir():

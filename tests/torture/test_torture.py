@@ -1,4 +1,4 @@
-"""Torture: in each round something is killed, filled or deleted, at random moments, while a program allocates.
+"""Torture: in each round something is killed, stopped, filled or deleted, at random moments, while a program allocates.
 
 The command returns within 60 s of the program's end with the program's status, and stored + counted as lost is what
 happened, at the latest after `analyze`. TORTURE_ROUNDS: how many (`make torture`: 50; by default one round for each
@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 from watched import LIMIT_S, THREADS, Account, SmallDisk, Watched, analyze, build, is_gone, wait_for
 
-FAULTS = ("program", "agent", "aggregator", "supervisor", "node", "fill", "delete")
+FAULTS = ("program", "agent", "aggregator", "stop", "supervisor", "node", "fill", "delete")
+SERVICES = ("agent", "aggregator")
 KEEPERS = {"supervisor", "node"}
 ROUNDS = int(os.environ.get("TORTURE_ROUNDS") or len(FAULTS))
 # Workers of one run of pytest-xdist must name the same rounds.
@@ -78,6 +79,9 @@ def strike(watched: Watched, disk: SmallDisk | None, faults: list[str], chance: 
             if is_gone(watched.program):
                 continue  # the run is being finished, or was: what is taken from it then, nobody of ours can count
             shutil.rmtree(watched.output, ignore_errors=True)
+        elif fault == "stop":  # for ever
+            if not watched.stop(chance.choice(SERVICES)):
+                continue
         elif not watched.kill(fault):
             continue
         done.add(fault)
@@ -99,9 +103,11 @@ def check_end(watched: Watched, done: set[str]) -> None:
         expected = -signal.SIGKILL if "program" in done else STATUS
         assert watched.wait() == expected, watched.stderr
         assert time.monotonic() - ended < RETURNS_S, watched.stderr
+    if done & KEEPERS:  # who would have ended a stopped one
+        for name in SERVICES:
+            watched.go_on(name)
     # A library's node process, and services without a keeper, go on a little.
-    names = ("agent", "aggregator")
-    wait_for(lambda: not any(watched.service(name) for name in names), f"the services to end: {watched.stderr}")
+    wait_for(lambda: not any(watched.service(name) for name in SERVICES), f"the services to end: {watched.stderr}")
     assert time.monotonic() - ended < LIMIT_S
     assert "Traceback" not in watched.stderr, watched.stderr
     assert len(watched.stderr.splitlines()) < 40, watched.stderr

@@ -176,6 +176,21 @@ class Watched:
         wait_for(lambda: is_gone(pid), f"the end of {name}")
         return True
 
+    def stop(self, name: str) -> int:
+        """SIGSTOP for the agent or the aggregator; its pid, 0 when there is none."""
+        return self._signal(name, signal.SIGSTOP)
+
+    def go_on(self, name: str) -> int:
+        """SIGCONT, likewise."""
+        return self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: signal.Signals) -> int:
+        pid = self.service(name)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pid
+
     def wait(self) -> int:
         """The exit status of the command."""
         try:
