@@ -109,10 +109,11 @@ def start() -> None:
 
     with own_imports:
         from msmemscope import _native
-        from msmemscope.collect.attach import attach, attached
+        from msmemscope.collect.attach import attach, attached, identify
 
         attach(attached() or _session())
     _native.start()
+    identify()
 
 
 def stop() -> None:

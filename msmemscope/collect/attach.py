@@ -7,6 +7,7 @@ msmemscope.start() in any other. Starts no thread; imports nothing but the stand
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 
@@ -15,9 +16,14 @@ from msmemscope.collect.session import Session
 from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.telling import tell
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _attached: Session | None = None
 _identified = False
 _hooked = False
+_asks_groups = False
 _steps_failed = False
 
 _optimizers = OptimizerSteps(_native.boundary)
@@ -65,8 +71,13 @@ def attached() -> Session | None:
 
 
 def _watch_torch() -> None:
-    """Registers the optimizer hook, once, when torch is imported."""
-    global _hooked
+    """Registers the optimizer hook, once, when torch is imported, and waits for a process group."""
+    global _hooked, _asks_groups
+    groups = sys.modules.get("torch.distributed.distributed_c10d")
+    update = getattr(groups, "_update_default_pg", None)
+    if update is not None and not _asks_groups:
+        _asks_groups = True
+        groups._update_default_pg = _with_identity(update)  # type: ignore[union-attr]
     optimizer = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is not None and not _hooked:  # torch >= 2.0
@@ -87,17 +98,30 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
         tell(f"Warning: steps of optimizers are not counted: {error}")
 
 
+def _with_identity(update: Callable[..., object]) -> Callable[..., object]:
+    """torch's function by which a default process group comes and goes, and we hear of it: a worker of an inference
+    engine has no optimizer and makes no step, at which it could be asked."""
+
+    @functools.wraps(update)
+    def update_default_group(*args: object, **kwargs: object) -> object:
+        result = update(*args, **kwargs)
+        identify()
+        return result
+
+    return update_default_group
+
+
 def identify() -> None:
     """Tells the rank that torch.distributed knows, for launchers that set no RANK (mp.spawn, an engine's own). There
-    may be a process group only later: called at every step, until there is. Raises nothing: a rank that cannot be had
-    stays unknown.
+    may be a process group, or a recording, only later: called when a group comes, at start() and at every step, until
+    there are both. Raises nothing: a rank that cannot be had stays unknown.
     """
     global _identified
     distributed = None if _identified else sys.modules.get("torch.distributed")
     if distributed is None:
         return
     try:
-        if distributed.is_available() and distributed.is_initialized():
+        if distributed.is_available() and distributed.is_initialized() and _native.stats()["recording"]:
             _identified = True
             _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
@@ -107,7 +131,7 @@ def identify() -> None:
 
 def _after_fork_in_child() -> None:
     global _identified
-    _identified = False  # it may come to a process group of its own; one that makes no steps is never asked
+    _identified = False  # it may come to a process group of its own
 
 
 def _walk_is_right() -> bool:

@@ -56,6 +56,27 @@ def test_a_process_group_is_evidence(watch: Watch, api: tuple[str, ...]) -> None
     assert "ranks 0-1 of 2 and kept.py [pid" in outcome.stderr
 
 
+def test_a_process_group_is_evidence_of_a_worker_that_makes_no_steps(watch: Watch) -> None:
+    """An engine's workers name themselves and train nothing."""
+    outcome = watch(sys.executable, KEPT, "24", "spawn", "2", "serve")
+    assert outcome.status == 0, outcome.stderr
+    assert sorted(str(process.rank) for process in Run(outcome.run).processes) == ["0", "1", "None"]
+    assert "ranks 0-1 of 2 and kept.py [pid" in outcome.stderr
+
+
+def test_a_process_group_is_evidence_when_recording_begins_only_later(watch: Watch) -> None:
+    code = """
+import tempfile, torch, msmemscope
+msmemscope.stop()
+torch.distributed.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/s", rank=0, world_size=1)
+msmemscope.start()
+kept = torch.zeros(10)
+"""
+    outcome = watch(sys.executable, "-c", code)
+    (process,) = Run(outcome.run).processes
+    assert (process.rank, process.world_size) == (0, 1)
+
+
 @pytest.mark.parametrize("rank", ["-5", "0x10", "../../x"])
 def test_a_damaged_variable_is_told_and_is_no_evidence(watch: Watch, rank: str) -> None:
     outcome = watch(sys.executable, KEPT, "3", RANK=rank, WORLD_SIZE="4")

@@ -1,6 +1,6 @@
 """Keeps 1 MiB per step; a program for tests of who is who. Not a case with a stated truth.
 
-kept.py STEPS [spawn SIZE [api] | die SIGNAL RANK]
+kept.py STEPS [spawn SIZE [api | serve] | die SIGNAL RANK]
 """
 
 from __future__ import annotations
@@ -32,9 +32,19 @@ def train(steps: int, api: bool = False) -> None:
         kept.append(torch.zeros(262144))
 
 
-def train_in_group(rank: int, file: str, size: int, steps: int, api: bool) -> None:
+def serve(rounds: int) -> None:
+    """A worker of an inference engine: no optimizer, no msmemscope.step()."""
+    model = torch.nn.Linear(8, 8)
+    for _ in range(rounds):
+        model(torch.randn(4, 8))
+
+
+def train_in_group(rank: int, file: str, size: int, steps: int, how: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
-    train(steps, api)
+    if how == "serve":
+        serve(steps)
+    else:
+        train(steps, how == "api")
     torch.distributed.destroy_process_group()
 
 
@@ -45,7 +55,7 @@ def main() -> None:
         torch.zeros(10)  # the parent records, too
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(
-                train_in_group, (f"{folder}/store", size, int(steps), "api" in rest), nprocs=size
+                train_in_group, (f"{folder}/store", size, int(steps), "".join(rest[2:])), nprocs=size
             )
         return
     train(int(steps))
