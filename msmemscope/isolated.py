@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NO_CHILD = "-n"  # before MODULE: it runs in a child of this process, which ends at once
+_SERVICES = {"msmemscope.aggregate.server": "aggregator"}  # the others are called as their modules
 USER_PATH_VARIABLE = "MSMEMSCOPE_USER_PATH"  # sys.path of who started a service
 # Found wherever they are: what we import, and what we only tell the version of.
 _WANTED = ("numpy", "zmq", "msgpack", "pyarrow", "click", "rich", "torch", "torch_npu", "mindspore")
@@ -99,7 +100,7 @@ def run_module(name: str, arguments: list[str]) -> int:
     try:
         module = import_module(name)
     except Exception as error:  # noqa: BLE001 - one line and a status that says: trying again is no use
-        what, why = name.rpartition(".")[2], " ".join(str(error).split())
+        what, why = _SERVICES.get(name, name.rpartition(".")[2]), " ".join(str(error).split())
         print(f"[msmemscope] {what}: cannot be imported ({why}); see: msmemscope doctor", file=sys.stderr)
         return 4
     return int(module.main(arguments))

@@ -489,9 +489,9 @@ def _advice(cause: Cause) -> str:
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]
-    return (
-        f"Find what still refers to the blocks that {frame.function}() makes here, and clear or bound it at each step."
-    )
+    is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
+    maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
+    return f"Find what still refers to the blocks that {maker} here, and clear or bound it at each step."
 
 
 def _notes(tracked: Tracked, min_steps: int) -> list[Finding]:

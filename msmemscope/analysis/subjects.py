@@ -185,17 +185,37 @@ def _holder(mains: Sequence[int], boundaries: Mapping[int, int]) -> int | None:
 def _names(processes: Sequence[Process], mains: Mapping[int, object], are_ranks: set[int]) -> dict[int, str]:
     alone = len(mains) == 1
     several_hosts = len({process.host for process in processes}) > 1
+    nameless = _names_of_children(processes)
     named: dict[int, str] = {}
-    for main in mains:
+    for main in sorted(mains, key=lambda number: processes[number].created_ns):
         process = processes[main]
-        name = name_of(process) or "python child"
+        name = nameless.get(main) or name_of(process)
         if not alone:
             where = f" on {process.host}" if several_hosts and process.host else ""
             name += f" [pid {process.pid}{where}]"
         if process.rank is not None and main not in are_ranks:
             name += f" of rank {process.rank}" + (f" (attempt {process.attempt})" if process.attempt else "")
         named[main] = name
-    twice = Counter(named.values())  # a pid that was given out again
-    return {
-        main: name if twice[name] == 1 else f"{name} ring {processes[main].ring:016x}" for main, name in named.items()
-    }
+    # Programs of one process, by exec(); a pid that was given out again.
+    so_far: Counter[str] = Counter()
+    for main, name in named.items():
+        so_far[name] += 1
+        if so_far[name] > 1:
+            named[main] = f"{name} #{so_far[name]}"
+    return named
+
+
+def _names_of_children(processes: Sequence[Process]) -> dict[int, str]:
+    """By index, of processes without a name of their own: whose child they are and which, in the order of age."""
+    index = {process.ring: number for number, process in enumerate(processes)}
+    found: dict[int, str] = {}
+    of_parent: Counter[int] = Counter()
+    for number in sorted(range(len(processes)), key=lambda number: processes[number].created_ns):
+        if name_of(processes[number]):
+            continue
+        ring = processes[number].parent_ring
+        of_parent[ring] += 1
+        parent = index.get(ring)  # older, if it is known, and so named already
+        name = "python" if parent is None else found.get(parent) or name_of(processes[parent]) or "python"
+        found[number] = f"{name} child {of_parent[ring]}"
+    return found

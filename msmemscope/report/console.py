@@ -316,6 +316,9 @@ def _verdict(analysis: Analysis) -> Section:
         where = f" at {failed[0].place}" if failed[0].file else ""
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         verdict = f"{failed[0].who} ran out of memory{where}{more}; {verdict}"
+    status = analysis.run.info.get("exit_status")
+    if isinstance(status, int) and status > 0:  # of a signal the first lines tell
+        verdict = f"the program failed with exit status {status}; {verdict}"
     return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
 
 
@@ -362,8 +365,8 @@ def _row(holding: Holding) -> tuple[str, ...]:
         holding.device,
         holding.pool,
         format_bytes(holding.peak_bytes),
-        format_bytes(holding.end_bytes),
-        format_bytes(holding.growth_per_step),
+        format_bytes(holding.end_bytes) if holding.steps else "-",
+        format_bytes(holding.growth_per_step) if holding.steps > 1 else "-",
         str(holding.leaks) if holding.leaks else "-",
         format_bytes(holding.leaked_bytes) if holding.leaks else "-",
     )

@@ -209,7 +209,7 @@ def summarise(
         world_size=world,
         ranks=ranks,
         missing_ranks=tuple(sorted(set(range(world)).difference(ranks))),
-        processes=len(processes),
+        processes=_count(run),
         others=tuple(one.name for one in tracked.subjects if one.rank is None),
         deaths=deaths(run, tracked.subjects),
         attempts=1 + max((p.attempt for p in processes), default=0),
@@ -225,6 +225,16 @@ def summarise(
         left_out_incidents=left_out_incidents,
         allocations=allocations_by_part(tracked.steps, _last_steps(tracked)),
     )
+
+
+def _count(run: Run) -> int:
+    """How many processes the system had. One that calls exec() has a ring for each program that recorded, and nobody
+    saw the earlier ones end."""
+    latest: dict[tuple[str, int], int] = {}
+    for process in run.processes:
+        place = (process.host, process.pid)
+        latest[place] = max(process.created_ns, latest.get(place, 0))
+    return sum(p.ended_ns != 0 or p.created_ns >= latest[p.host, p.pid] for p in run.processes)
 
 
 def _not_seen(run: Run) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -37,6 +37,7 @@ class Process:
     rank: int | None
     parent_ring: int = 0
     host: str = "node0"
+    created_ns: int = 0
     attempt: int = 0
     pid: int = 100
     program: str = "/usr/bin/python3"

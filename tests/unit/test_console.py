@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_run import FakeRun, leaky_job, process
+from fake_run import FakeRun, frame, leaky_job, process
 
 from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError, RunError
@@ -94,6 +94,43 @@ def test_a_process_without_steps_does_not_make_the_verdict_void() -> None:
     assert "No leak was found." in text
     assert "Note: eval.py [pid 77]: no steps were seen" in text
     assert "msMemScope: no leak found." in text
+
+
+def test_a_process_without_steps_has_no_last_step_and_no_growth() -> None:
+    run = leaky_job(ranks=1, leaking=False)
+    run.processes.append(process(9, rank=None, pid=77, command="python\u241feval.py"))
+    run._events[9] = []
+    run.malloc(5, 0x10, 10, ring=9)
+    (row,) = [line.split() for line in plain_text(analyse(run)).splitlines() if line.startswith("  eval.py")]
+    assert row[-6:] == ["10", "B", "-", "-", "-", "-"]
+
+
+def test_the_last_line_says_that_the_program_failed() -> None:
+    run = leaky_job(ranks=1, leaking=False)
+    for status, failed in ((0, ""), (3, "the program failed with exit status 3; "), (-9, "")):
+        run.info["exit_status"] = status
+        (last,) = [line for line in plain_text(analyse(run)).splitlines() if line.startswith("msMemScope: ")]
+        assert last.startswith(f"msMemScope: {failed}no leak found. ")
+
+
+def test_programs_of_one_process_are_one_process() -> None:
+    """exec() three times, and later another process that is given the same pid."""
+    programs = [process(n, rank=None, pid=7, created_ns=n, command=f"python\u241f{n}.py") for n in range(1, 5)]
+    run = FakeRun([*programs[:3], replace(programs[3], ended_ns=50), process(9, rank=None, pid=7, created_ns=99)])
+    for ring in (1, 2, 3, 4, 9):
+        run.malloc(ring, 0x10, 10, ring=ring)
+    assert ", 2 processes" in plain_text(analyse(run))
+
+
+@pytest.mark.parametrize(("function", "maker"), [("<module>", "are made"), ("Loop.fit", "Loop.fit() makes")])
+def test_advice_names_a_function_only_where_there_is_one(function: str, maker: str) -> None:
+    run = FakeRun([process(1)])
+    stack = run.frames(frame("/src/train.py", function, 58))
+    for step in range(1, 26):
+        run.add(Kind.STEP, 100 * step, step=step, aux=StepSource.API)
+        run.malloc(100 * step + 1, step << 24, 1 << 20, step=step, stack_py=stack)
+    (leak,) = analyse(run).summary.leaks
+    assert leak.advice.startswith(f"Find what still refers to the blocks that {maker} here")
 
 
 def test_candidates_of_a_short_run_are_marked() -> None:

@@ -50,7 +50,7 @@ def test_a_service_says_one_line_and_is_not_started_again(broken: Path, tmp_path
 
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
-    assert "server: cannot be imported (numpy.core.multiarray failed to import)" in done.stderr
+    assert "aggregator: cannot be imported (numpy.core.multiarray failed to import)" in done.stderr
 
 
 def test_doctor_imports_what_it_vouches_for(broken: Path, tmp_path: Path) -> None:

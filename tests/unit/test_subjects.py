@@ -99,9 +99,25 @@ def test_names_are_unique() -> None:
     found = find_subjects([plain(1, pid=7), plain(2, pid=7, host="b"), plain(3, pid=7, host="b")], {})
     assert [one.name for one in found] == [
         "train.py [pid 7 on host-a]",
-        "train.py [pid 7 on b] ring 0000000000000002",
-        "train.py [pid 7 on b] ring 0000000000000003",
+        "train.py [pid 7 on b]",
+        "train.py [pid 7 on b] #2",
     ]
+
+
+def test_children_without_a_name_are_called_after_their_parent() -> None:
+    """What multiprocessing spawns has one command line, whatever it runs."""
+    spawned = command("python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(7)")
+    children = [plain(n, command=spawned, parent_ring=1, created_ns=n) for n in (4, 3)]
+    grandchild = plain(5, command=spawned, parent_ring=3, created_ns=5)
+    orphan = plain(6, command=spawned, parent_ring=99, created_ns=6)
+    found = find_subjects([plain(1), *children, grandchild, orphan], dict.fromkeys(range(5), 30))
+    assert {one.name for one in found} == {
+        "train.py [pid 101]",
+        "train.py child 1 [pid 103]",
+        "train.py child 2 [pid 104]",
+        "train.py child 1 child 1 [pid 105]",
+        "python child 1 [pid 106]",
+    }
 
 
 def test_parents_in_a_circle_end() -> None:
