@@ -50,6 +50,7 @@ NPU_FRAMEWORKS = ("torch_npu", "mindspore")
 MACHINES = ("x86_64", "aarch64")
 FEW_FILES = 1024
 PROBE_SECONDS = 120
+_NAMED = 3  # of the symbols that are missing
 
 # Runs in a process of its own, since it imports torch and patches symbols. Prints one JSON list.
 _PROBE = """
@@ -189,27 +190,39 @@ def probe() -> list[dict[str, Any]]:
 def source_lines(source: str, rows: list[dict[str, Any]]) -> Iterator[Line]:
     """The symbols of one source. `defined_in`: the library that has a symbol, none when no loaded one does;
     `slots`: the places that call it, all of them patched."""
-    if source in ASCEND_SOURCES and not any(row.get("defined_in") for row in rows):
+    # Destructors of the C++ library are watched while a structure of ATB's is read, and say nothing about ATB.
+    own = [row for row in rows if row.get("defined_in") and "/libstdc++" not in str(row["defined_in"])]
+    if source in ASCEND_SOURCES and not own:
         # Libraries of CANN are loaded when a program needs them; without any, a list of their symbols says nothing.
         yield Line("ok", f"{source}: {SOURCES[source]}: watched for, {len(rows)} symbols, no library has them yet")
         return
-    reached = False
+    reached = any(row.get("defined_in") and int(row.get("slots") or 0) for row in rows)
+    # Without CUDA its symbols are rightly missing; torch without c10's is one that we do not know.
+    unknown = source == "c10" and bool(_version("torch"))
+    what = SOURCES.get(source, "its events")
+    if not reached and not unknown:
+        what_else = "calls" if own else "has"
+        yield Line(
+            "warn", f"{source}: {what} are not recorded here: no loaded library {what_else} its {len(rows)} symbols"
+        )
+        return
+    missing = [str(row.get("symbol", "?")) for row in rows if not row.get("defined_in")]
+    if missing:
+        few = ", ".join(map(demangled, missing[:_NAMED]))
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        yield Line("missing", f"{source}: {len(missing)} of {len(rows)} symbols in no loaded library: {few}{more}")
     for row in rows:
+        if not row.get("defined_in"):
+            continue
         name = demangled(str(row.get("symbol", "?")))
         where, slots = row.get("defined_in"), int(row.get("slots") or 0)
-        reached = reached or bool(where and slots)
-        if not where:
-            yield Line("missing", f"{source}: {name} is in no loaded library")
-        elif not slots:
+        if not slots:
             yield Line("warn", f"{source}: {name} in {where}, called from nowhere")
         else:
             yield Line("ok", f"{source}: {name} in {where}, patched in {slots} place{'s' if slots > 1 else ''}")
     if not reached:
-        # Without CUDA its symbols are rightly missing; torch without c10's is one that we do not know.
-        unknown = source == "c10" and bool(_version("torch"))
-        advice = "this torch is not known to this version of msmemscope" if unknown else ""
-        what = SOURCES.get(source, "its events")
-        yield Line("missing" if unknown else "warn", f"{source}: {what} are not recorded here", advice, fatal=unknown)
+        advice = "this torch is not known to this version of msmemscope"
+        yield Line("missing", f"{source}: {what} are not recorded here", advice, fatal=True)
 
 
 def demangled(symbol: str) -> str:
@@ -230,7 +243,8 @@ def shared_memory() -> Iterator[Line]:
     else:
         facts = os.statvfs(SHARED_MEMORY)
         rings = free // ring_bytes
-        text = f"{SHARED_MEMORY}: {_size(facts.f_blocks * facts.f_frsize)}, {_size(free)} free, room for {rings} rings"
+        text = f"{SHARED_MEMORY}: {_size(facts.f_blocks * facts.f_frsize)}, {_size(free)} free, room for the rings of "
+        text += f"{rings:,} processes at their largest ({_size(ring_bytes)}); they begin small and grow on demand"
         few = rings < RINGS_WANTED
         advice = f"fewer than {RINGS_WANTED}: make it larger (docker run --shm-size=1g) or give --ring-size"
         yield Line("warn" if few else "ok", text, advice if few else "")

@@ -459,7 +459,9 @@ def rows(slots: int) -> list[dict[str, object]]:
     return [
         {"source": "c10", "symbol": "alloc_a", "defined_in": "/lib/libc10.so" if slots else None, "slots": slots},
         {"source": "c10", "symbol": "alloc_b", "defined_in": "/lib/libc10.so" if slots else None, "slots": 0},
-        {"source": "cudart", "symbol": "cudaMalloc", "defined_in": None, "slots": 0},
+        *({"source": "cudart", "symbol": f"cuda{n}", "defined_in": None, "slots": 0} for n in range(5)),
+        {"source": "atb", "symbol": "Execute", "defined_in": None, "slots": 0},
+        {"source": "atb", "symbol": "~basic_string", "defined_in": "/lib/libstdc++.so.6", "slots": 0},
         {"source": "hal", "symbol": "halMemAlloc", "defined_in": None, "slots": 0},
         {"source": "hal", "symbol": "halMemFree", "defined_in": None, "slots": 0},
         {"source": "msprof", "lost": "libprofapi.so refused our callbacks"},
@@ -483,11 +485,24 @@ def test_doctor_names_every_symbol(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     lines = [line.split() for line in out.splitlines()]
     assert ["ok", "c10:", "alloc_a", "in", "/lib/libc10.so,", "patched", "in", "2", "places"] in lines
     assert ["warn", "c10:", "alloc_b", "in", "/lib/libc10.so,", "called", "from", "nowhere"] in lines
-    assert ["missing", "cudart:", "cudaMalloc", "is", "in", "no", "loaded", "library"] in lines
+    assert "cudart: allocations from the CUDA driver are not recorded here: no loaded library has its 5 symbols" in out
+    assert "atb: operators and tensors of ATB: watched for, 2 symbols, no library has them yet" in out
+    assert len([line for line in out.splitlines() if "cuda" in line or "atb" in line]) == 2
     assert "hal: memory of the Ascend driver: watched for, 2 symbols, no library has them yet" in out
     assert ["warn", "msprof:", "libprofapi.so", "refused", "our", "callbacks"] in lines
+    assert "processes at their largest (16 MiB); they begin small" in out
     for word in ("/dev/shm", "LD_PRELOAD", "open files", "torch 1.0", "can be watched", "ASCEND_HOME_PATH"):
         assert word in out
+
+
+def test_doctor_names_a_few_of_the_symbols_that_a_library_lacks() -> None:
+    one = {"source": "cudart", "symbol": "cudaFree", "defined_in": "/lib/libcudart.so", "slots": 1}
+    lacking = [{**one, "symbol": f"cuda{n}", "defined_in": None, "slots": 0} for n in range(9)]
+    lines = [line.text for line in doctor.source_lines("cudart", [one, *lacking])]
+    assert lines == [
+        "cudart: 9 of 10 symbols in no loaded library: cuda0, cuda1, cuda2 and 6 more",
+        "cudart: cudaFree in /lib/libcudart.so, patched in 1 place",
+    ]
 
 
 @pytest.mark.usefixtures("quick_doctor")
