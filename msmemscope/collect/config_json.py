@@ -157,16 +157,19 @@ def _words(bits: object, words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for bit, word in enumerate(words) if int(str(bits)) >> bit & 1)
 
 
-def write_config_json(config: Config, path: str, **ours: str) -> None:
-    """Writes config.json (mode 0640 less the umask), whole or not at all; `ours` goes below the key `msmemscope`.
-    Raises OSError."""
+def config_json_text(config: Config, **ours: str) -> str:
+    """What a config.json holds; `ours` goes below the key `msmemscope`."""
     values = to_config_json(config)
     values["msmemscope"] = {**cast(dict[str, object], values["msmemscope"]), **ours}
+    return json.dumps(values, indent=4, ensure_ascii=False) + "\n"
+
+
+def write_config_json(text: str, path: str) -> None:
+    """Writes `text` as config.json (mode 0640 less the umask), whole or not at all. Raises OSError."""
     temporary = f"{path}.{os.getpid()}~"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o640)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=4, ensure_ascii=False)
-        file.write("\n")
+        file.write(text)
     os.replace(temporary, path)
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msmemscope.collect.config_json import write_config_json
+from msmemscope.collect.config_json import config_json_text, write_config_json
 from msmemscope.collect.settings import Config
 from msmemscope.run_files import Anchor
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MODE = 0o750  # of directories, as upstream's; the files in them are 0600
 _CONFIG = "config.json"
+_NO_RING = '"ring": ""'  # cannot stand within a text of JSON, whose quotes are escaped
 _MOST_BYTES = 1 << 20  # of a config.json
 
 
@@ -35,7 +36,8 @@ class ProcessDirectories:
     def __init__(self, out: Path, session: str, config: Config | None = None) -> None:
         self._out = out
         self._session = session
-        self._config = config or Config()
+        # Of thousands of processes only the ring differs.
+        self._config_json = config_json_text(config or Config(), session=session, ring="")
         self._claimed: dict[int, Path] = {}
         self._taken: set[tuple[int, int]] = set()  # pid and second in the names of those: not looked for on disk
 
@@ -64,8 +66,8 @@ class ProcessDirectories:
             names = ((name, where) for name, where in self._names(process) if self._is_ours(name, process.ring))
             directory, place = next(names)
             self._taken.add(place)
-            ours = {"session": self._session, "ring": f"{process.ring:016x}"}
-            write_config_json(self._config, os.fspath(directory / _CONFIG), **ours)
+            text = self._config_json.replace(_NO_RING, f'"ring": "{process.ring:016x}"')
+            write_config_json(text, os.fspath(directory / _CONFIG))
             self._claimed[process.ring] = directory
         return self._claimed[process.ring]
 

@@ -20,6 +20,7 @@ from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text
 from msmemscope.report.outputs import OutputError, write_outputs
+from msmemscope.tables import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
 
 
@@ -325,6 +326,8 @@ def test_outputs_of_a_stored_run(tmp_path: Path) -> None:
     assert len([name for name in made if name.endswith(".csv") and "/device_cpu/dump/memscope_dump_" in name]) == 4
     for directory in tmp_path.glob("msmemscope_*_ascend"):
         assert json.loads((directory / "config.json").read_text())["dataFormat"] == 0
+    marks = [json.loads(path.read_text())["msmemscope"] for path in tmp_path.rglob("config.json")]
+    assert {mark["ring"] for mark in marks} == {f"{process.ring:016x}" for process in Run(path).processes}
     assert len(list(tmp_path.glob("msmemscope_*_ascend/config.json"))) == 4
     for file in outcome.files:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

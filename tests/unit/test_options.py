@@ -14,7 +14,13 @@ import pytest
 
 import msmemscope
 from msmemscope.collect.config import BY_NAME, OPTIONS, OptionError, parse_command_line, parse_keywords
-from msmemscope.collect.config_json import from_config_json, read_config_json, to_config_json, write_config_json
+from msmemscope.collect.config_json import (
+    config_json_text,
+    from_config_json,
+    read_config_json,
+    to_config_json,
+    write_config_json,
+)
 from msmemscope.collect.facts import Facts
 from msmemscope.collect.settings import NO_OUTPUT_ID, Config, Watch
 from msmemscope.errors import InputError, UsageError
@@ -390,7 +396,7 @@ def test_a_config_survives_session_json_and_config_json(tmp_path: Path) -> None:
     config = parse_command_line(EVERYTHING).config
     assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     path = tmp_path / "config.json"
-    write_config_json(config, str(path))
+    write_config_json(config_json_text(config), str(path))
     parsed = read_config_json(str(path))
     assert parsed.config == config
     assert parsed.warnings == ()
