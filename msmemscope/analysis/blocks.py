@@ -1,13 +1,12 @@
 """Blocks: which allocation site held how much at the end of every step, and what is still alive.
 
-In: the events of a run (tables.Run), or a tracker that was fed while the run went on. Out: `Tracked`, the tables all
-other analyses of memory start from. The pairing of MALLOC and FREE is done by the native kernel
-(native/kernel/block_tracker.h says how); this module cuts the events by process and names what comes out.
+In: the tables of a job's rings (folds/ring_tables.py), made while the run went on or from its parts. Out: `Tracked`,
+merged from them: the tables all other analyses of memory start from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msmemscope._kernel import BlockLives, BlockTracker
-from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.analysis.subjects import Subjects, find_subjects
+from msmemscope.folds.ring_fold import COLUMNS, RingFold
+from msmemscope.folds.ring_tables import HeldBlocks, RingTables, merge
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
+    from msmemscope.folds.incidents import Incident
     from msmemscope.tables import Process, Run
 
 Table = dict[str, Any]  # column name -> numpy array, all of one length
@@ -65,8 +65,6 @@ class Tracked:
         between two ranges (without any: the level at its start, and 0); peak_bytes is also that at its start. One row
         for every step since the pool's first event; complete is False for the last, still open one. Of steps in a row
         in which a worker did nothing only the last has a row.
-    live: process, device_type, device, pool, ptr, size, stack_py, stack_c, step, ts, tid, flags, allocation_id, site:
-        every block alive now.
     anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.
     boundaries: process -> step boundaries that it made itself; only processes that made any.
     step_stacks: process -> Python stack of whoever advanced its step last; only processes where it is known.
@@ -75,6 +73,9 @@ class Tracked:
     stride: site_steps is exact at the last closed step and at steps s with (s + 1) % stride == 0. Always 1 but for
         very long runs, whose points were thinned (anomaly thinned_points).
     events: how many events went in. orphans: events left out because their ring is not one of the run's.
+    reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
+    incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
+        known, because a process had too many.
     """
 
     processes: tuple[Process, ...]
@@ -82,7 +83,6 @@ class Tracked:
     site_steps: Table
     survivors: Table
     steps: Table
-    live: Table
     anomalies: Table
     step_stacks: dict[int, int]
     first_step: dict[int, int]
@@ -91,6 +91,10 @@ class Tracked:
     events: int = 0
     orphans: int = 0
     boundaries: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
+    launches: int = 0
+    incidents: tuple[Incident, ...] = ()
+    left_out_incidents: int = 0
 
     @cached_property
     def subjects(self) -> Subjects:
@@ -129,114 +133,124 @@ class Tracked:
         return keys[order], order
 
 
-def track(run: Run, *, progress: Callable[[int], None] | None = None, max_points: int = 4_000_000) -> Tracked:
-    """Runs all events of `run` through the block tracker.
+def track(run: Run, *, progress: Callable[[int], None] | None = None) -> Tracked:
+    """Folds all events of `run` and merges what comes out: for tests and whoever wants nothing but the tables."""
+    return fold(run, progress=progress).tracked(run.processes)
+
+
+@dataclass
+class Folded:
+    """The folds of all rings of a run, which were fed what is stored."""
+
+    folds: dict[int, RingFold]
+    orphans: int = 0  # events of rings that the run does not know
+
+    def tracked(self, processes: Sequence[Process]) -> Tracked:
+        """The merged tables."""
+        return merged((one.tables() for one in self.folds.values()), processes, orphans=self.orphans)
+
+    def held(self, ring: int) -> HeldBlocks | None:
+        """The blocks of one ring; None when nothing of it is known."""
+        return self.folds[ring].held() if ring in self.folds else None
+
+
+def fold(run: Run, *, progress: Callable[[int], None] | None = None) -> Folded:
+    """Feeds all events of `run` to the folds of their rings.
 
     progress: called after every batch with the number of events done so far. Memory does not depend on the number of
-    events; the kernel's header says on what.
+    events; ring_fold.py says on what.
     """
-    tracker = BlockTracker(max_points)
-    index = add_processes(tracker, run.processes)
-    events = orphans = 0
-    ends = {number: StepEnds() for number in index.values()}
-    for batch in run.events(columns=[*TRACKER_COLUMNS, "aux", "ring"]):
-        columns = event_columns(batch, (*TRACKER_COLUMNS, "aux"))
+    folded = Folded({one.ring: RingFold(one.ring, has_parent=one.parent_ring != 0) for one in run.processes})
+    done = 0
+    for batch in run.events(columns=[*COLUMNS, "ring"]):
+        columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             part = {name: column[rows] for name, column in columns.items()}
             n = len(part["kind"])
-            if ring in index:
-                feed(tracker, index[ring], part, ends[index[ring]])
-                events += n
+            if ring in folded.folds:
+                folded.folds[ring].take(n, part)
             else:
-                orphans += n
+                folded.orphans += n
+            done += n
         if progress is not None:
-            progress(events + orphans)
-    finish(tracker, run.processes)
-    return tracked(tracker, run.processes, events=events, orphans=orphans)
+            progress(done)
+    return folded
 
 
-def feed(
-    tracker: BlockTracker, process: int, columns: Table, ends: StepEnds, *, until: int | None = None
-) -> tuple[int, bool]:
-    """Feeds one process's events, and closes its steps also where a range ends. With `until`, stops behind the end of
-    that step. Returns how many events were fed, and whether that step has ended."""
-    begin, n = 0, len(columns["kind"])
-    for row, step in ends.ends(columns):
-        _feed_rows(tracker, process, columns, begin, row + 1)
-        tracker.advance(process, step + 1)
-        begin = row + 1
-        if step == until:
-            return begin, True
-    _feed_rows(tracker, process, columns, begin, n)
-    return n, False
+def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphans: int = 0) -> Tracked:
+    """The tables of a job from those of its rings; rings that are not of `processes` are left out.
 
-
-def _feed_rows(tracker: BlockTracker, process: int, columns: Table, begin: int, end: int) -> None:
-    whole = begin == 0 and end == len(columns["kind"])
-    tracker.feed(process, end - begin, columns if whole else {k: column[begin:end] for k, column in columns.items()})
-
-
-def add_processes(tracker: BlockTracker | BlockLives, processes: Sequence[Process]) -> dict[int, int]:
-    """Makes the processes known to a tracker under their index; returns ring -> index."""
-    index = {process.ring: number for number, process in enumerate(processes)}
-    for number, process in enumerate(processes):
-        # A parent that was not recorded is a parent all the same: what the child frees may have been its.
-        parent = index.get(process.parent_ring, number) if process.parent_ring != 0 else -1
-        tracker.add_process(number, parent)
-    return index
-
-
-def finish(tracker: BlockTracker, processes: Sequence[Process]) -> None:
-    """Closes, at the end of a run, the steps that workers did not hear of.
-
-    A worker (of a DataLoader) carries the step of the process that it works for only in the events it makes; without
-    this one that allocated last in step 20 of 24 would seem to have ended there. One that did end is brought to the
-    step in which it ended and no further: it holds nothing any more.
+    Workers are brought to the step of whom they work for: a worker (of a DataLoader) carries the step of that process
+    only in the events it makes; without this one that allocated last in step 20 of 24 would seem to have ended there.
+    One that did end is brought to the step in which it ended and no further: it holds nothing any more.
     """
-    table = tracker.processes()
-    reached = {
-        int(n): int(step)
-        for n, step, events in zip(table["process"], table["step"], table["events"], strict=True)
-        if events
-    }
-    for subject in find_subjects(processes, _boundaries(table)):
-        last = max((reached.get(number, 0) for number in subject.members), default=0)
+    newest = merge(tables)
+    of = {number: newest[one.ring] for number, one in enumerate(processes) if one.ring in newest}
+    heard = {number: one for number, one in of.items() if one.events}
+    boundaries = {number: one.boundaries for number, one in heard.items() if one.boundaries}
+    reached: dict[int, int] = {}
+    for subject in find_subjects(processes, boundaries):
+        last = max((heard[number].step for number in subject.members if number in heard), default=0)
+        main = heard.get(subject.main)
         for number in subject.members[1:]:
             ended_ns = processes[number].ended_ns
-            step = tracker.step_at(subject.main, ended_ns) if ended_ns and subject.main in reached else last
-            tracker.advance(number, min(step, last))
-
-
-def _boundaries(table: Mapping[str, Any]) -> dict[int, int]:
-    return {int(n): int(count) for n, count in zip(table["process"], table["boundaries"], strict=True) if count}
-
-
-def tracked(tracker: BlockTracker, processes: Sequence[Process], *, events: int = 0, orphans: int = 0) -> Tracked:
-    """The tables of a tracker as they are now; `processes` as given to add_processes."""
-    heard = tracker.processes()
-    facts = [
-        (int(process), int(first), int(step), int(stack))
-        for process, first, step, stack, n in zip(
-            heard["process"], heard["first_step"], heard["step"], heard["step_stack"], heard["events"], strict=True
-        )
-        if n > 0
-    ]
+            reached[number] = min(main.step_at(ended_ns), last) if ended_ns and main is not None else last
+    closed = {number: one.reaching(reached.get(number, 0)) for number, one in of.items()}
+    known = {number: closed[number] for number in heard}
     return Tracked(
         processes=tuple(processes),
-        sites=tracker.sites(),
-        site_steps=tracker.site_steps(),
-        survivors=tracker.survivors(),
-        steps=tracker.steps(),
-        live=tracker.live(),
-        anomalies=tracker.anomalies(),
-        step_stacks={process: stack for process, _, _, stack in facts if stack != 0},
-        first_step={process: first for process, first, _, _ in facts},
-        last_complete_step={process: step - 1 if step > first else -1 for process, first, step, _ in facts},
-        stride=tracker.stride,
-        events=events,
-        orphans=orphans,
-        boundaries=_boundaries(heard),
+        sites=_stacked(closed, "sites"),
+        site_steps=_stacked(closed, "site_steps", of_sites=True),
+        survivors=_stacked(closed, "survivors", of_sites=True),
+        steps=_stacked(closed, "steps"),
+        anomalies=_stacked(closed, "anomalies"),
+        step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
+        first_step={number: one.first_step for number, one in known.items()},
+        last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
+        stride=max((one.stride for one in closed.values()), default=1),
+        events=sum(one.events for one in closed.values()),
+        orphans=orphans + sum(one.events for ring, one in newest.items() if ring not in {p.ring for p in processes}),
+        boundaries=boundaries,
+        reached={number: one.step for number, one in known.items()},
+        launches=sum(one.launches for one in known.values()),
+        incidents=_incidents(closed, processes),
+        left_out_incidents=sum(one.left_out_incidents for one in closed.values()),
     )
+
+
+def _stacked(tables: Mapping[int, RingTables], name: str, *, of_sites: bool = False) -> Table:
+    """One table of all rings under each other: `process` becomes the index of the process, `site` the row in the
+    stacked sites."""
+    pieces: list[Table] = []
+    sites = 0
+    for number, one in tables.items():
+        piece: Table = getattr(one, name)
+        if "process" in piece:
+            piece = piece | {"process": np.full(len(piece["process"]), number, np.uint32)}
+        if of_sites:
+            piece = piece | {"site": (piece["site"] + np.uint32(sites)).astype(np.uint32)}
+        pieces.append(piece)
+        sites += len(one.sites["process"])
+    if not pieces:
+        empty: Table = getattr(RingFold(0).tables().reaching(0), name)
+        return empty
+    return {
+        column: [text for piece in pieces for text in piece[column]]
+        if isinstance(pieces[0][column], list)
+        else np.concatenate([piece[column] for piece in pieces])
+        for column in pieces[0]
+    }
+
+
+def _incidents(tables: Mapping[int, RingTables], processes: Sequence[Process]) -> tuple[Incident, ...]:
+    """In order of rank and time."""
+    found = [(number, incident) for number, one in tables.items() for incident in one.incidents]
+
+    def place(one: tuple[int, Incident]) -> tuple[int, int, int]:
+        rank, ring = processes[one[0]].rank, processes[one[0]].ring
+        return -1 if rank is None else rank, one[1].first.ts, ring
+
+    return tuple(incident for _, incident in sorted(found, key=place))
 
 
 def event_columns(batch: pa.RecordBatch, names: Sequence[str] = TRACKER_COLUMNS) -> dict[str, npt.NDArray[Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msmemscope._kernel import BlockLives
-from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, add_processes, event_columns, rows_by_ring
+from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, rows_by_ring
 from msmemscope.vocabulary import Kind
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def follow_lives(
     events, but on that of live blocks.
     """
     lives = BlockLives()
-    index = add_processes(lives, run.processes)
+    index = {process.ring: number for number, process in enumerate(run.processes)}
+    for number, process in enumerate(run.processes):
+        lives.add_process(number, -1 if process.parent_ring == 0 else index.get(process.parent_ring, number))
     done = 0
     for batch in run.events(columns=[*_COLUMNS, "ring"], kinds=_KINDS):
         columns = event_columns(batch, _COLUMNS)
@@ -50,8 +52,8 @@ def follow_lives(
         done += batch.num_rows
         if progress is not None:
             progress(done)
-    for process in index.values():
-        alive = lives.alive(process)
+    for number in index.values():
+        alive = lives.alive(number)
         if len(alive["ptr"]):
-            take(process, alive)
+            take(number, alive)
     return lives.segments()

@@ -38,8 +38,8 @@ from msmemscope.analysis.findings import (
     source_line,
 )
 from msmemscope.analysis.frames import user_index
-from msmemscope.analysis.incidents import Failure, Incident
 from msmemscope.analysis.owners import owner_of
+from msmemscope.folds.incidents import Failure, Incident
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def find_out_of_memory(
     number = {process.ring: at for at, process in enumerate(tracked.processes)}
 
     def subject_of(incident: Incident) -> Subject:
-        return subjects.of(number[incident.process.ring])
+        return subjects.of(number[incident.ring])
 
     groups: dict[tuple[Any, ...], list[Incident]] = {}
     for incident in incidents:
@@ -115,7 +115,7 @@ def _finding(
     site = _site(first, stack)
     frame = _line(site)
     device = device_name(first.device_type, first.device)
-    use = _use(first, use_at(first.process.ring, device, first.first.ts))
+    use = _use(first, use_at(first.ring, device, first.first.ts))
     alive = _alive(first, stack)
     pools = _pools(first)
     members = {subject_of(one) for one in group}

@@ -6,9 +6,7 @@ joined by "@", and what else the flag word says.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
 # Bits 56-63 of the flag word: the CANN component that asked (the driver's enumeration of module ids).
@@ -22,8 +20,6 @@ _NAMES = (
 MODULES = tuple(_NAMES.split())
 
 _MODULE_SHIFT = 56
-HUGE_PAGES = 1 << 17  # 2 MiB
-GIANT_PAGES = 1 << 31  # 1 GiB
 
 _POOLS = frozenset({Pool.PTA, Pool.PTA_WORKSPACE, Pool.MINDSPORE, Pool.ATB})
 
@@ -46,13 +42,6 @@ def page_type(flag_word: int) -> str:
     if flag_word & GIANT_PAGES:
         return "giant"
     return "huge" if flag_word & HUGE_PAGES else "normal"
-
-
-def whole_pages(sizes: npt.NDArray[np.int64], flag_words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """What the driver takes from the device for blocks of these sizes: bytes, in whole pages of the type asked for."""
-    giant, huge = flag_words & np.uint64(GIANT_PAGES) != 0, flag_words & np.uint64(HUGE_PAGES) != 0
-    page = np.where(giant, 1 << 30, np.where(huge, 2 << 20, 4096))
-    return -(-sizes // page) * page
 
 
 def alloc_type(flags: int) -> str:

@@ -392,7 +392,7 @@ def _leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
         shown = rows if only is not None else rows[:_BLOCKS]
         lines = [
             f"{_pool_title(_pool_of(live, row))}: {int(live['size'][row]) / MIB:.6f} MB at {int(live['ptr'][row]):#x}, "
-            + (f"kernel_{int(live['kernel'][row])}, " if live["kernel"][row] >= 0 else "")
+            + (f"kernel_{int(live['launches'][row])}, " if analysis.tracked.launches else "")
             + f"allocated in step {int(live['step'][row])}"
             for row in shown.tolist()
         ]
@@ -410,7 +410,7 @@ def _pool_of(live: Any, row: int) -> str:
 def _blocks_by_device(analysis: Analysis, only: Only) -> Iterator[tuple[str, Any]]:
     tracked, live = analysis.tracked, analysis.leaked
     leaks = analysis.summary.leaks
-    if not leaks or not len(live["ptr"]):
+    if not leaks or not live:
         return
     marks = np.zeros(len(live["ptr"]), bool)
     subjects = tracked.subjects

@@ -48,8 +48,8 @@ from msmemscope.report.process_directories import ProcessDirectories, time_in_na
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
-    from msmemscope.analysis.incidents import Incident
     from msmemscope.collect.settings import Config
+    from msmemscope.folds.incidents import Incident
     from msmemscope.tables import Process, Run
 
 FORMATS = ("csv", "db")
@@ -143,7 +143,7 @@ def write_dumps(
     usage = UsageIndex(run)
     failures: dict[int, list[Incident]] = {}
     for incident in incidents:
-        failures.setdefault(incident.process.ring, []).append(incident)
+        failures.setdefault(incident.ring, []).append(incident)
     directories = ProcessDirectories(out, str(run.info.get("session") or run.path.name), config)
     builder = RowBuilder(
         run,

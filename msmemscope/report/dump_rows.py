@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msmemscope.analysis.frames import is_tool_file
-from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES, owner_of
+from msmemscope.analysis.owners import owner_of
+from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.text import plain
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, SystemEvent
 

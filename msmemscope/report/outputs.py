@@ -97,7 +97,7 @@ def write_outputs(
             run.path.resolve().parent,
             file_format=settings.format,
             selection=selection,
-            incidents=analysis.incidents.found,
+            incidents=analysis.incidents,
             accelerators=_accelerators(analysis.tracked),
             config=settings,
             progress=progress,

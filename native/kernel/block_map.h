@@ -2,8 +2,8 @@
 //
 // One memory event costs one probe here, so this table decides the tracker's speed. Linear probing keeps a probe
 // within one or two cache lines, and erasing shifts the following entries back instead of leaving tombstones, so
-// endless churn at the same addresses does not slow it down. It grows at 70 % and never shrinks: 48 bytes per slot,
-// that is 69 to 137 bytes per live block at its fullest. BlockMap is the tracker's; block_lives.h keeps larger entries,
+// endless churn at the same addresses does not slow it down. It grows at 70 % and never shrinks: 56 bytes per slot,
+// that is 80 to 160 bytes per live block at its fullest. BlockMap is the tracker's; block_lives.h keeps larger entries,
 // by their number.
 #pragma once
 
@@ -23,9 +23,10 @@ struct Block {
     u32 site = 0;
     u32 step = 0;
     u32 tid = 0;
+    u32 launches = 0;  // kernels that its process had launched before it
     u8 flags = 0;
 };
-static_assert(sizeof(Block) == 48);
+static_assert(sizeof(Block) == 56);
 
 // Entry: has a member `id`, 0 in an empty slot. Key: the member it is looked up by.
 template <typename Entry, u64 Entry::* Key>

@@ -1,6 +1,7 @@
 #include "kernel/block_tracker.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace memscope {
@@ -11,6 +12,10 @@ constexpr u8 kMalloc = static_cast<u8>(Kind::MALLOC);
 constexpr u8 kFree = static_cast<u8>(Kind::FREE);
 constexpr u8 kAccess = static_cast<u8>(Kind::ACCESS);
 constexpr u8 kStep = static_cast<u8>(Kind::STEP);
+constexpr u8 kRangeEnd = static_cast<u8>(Kind::RANGE_END);
+constexpr u8 kLaunch = static_cast<u8>(Kind::KERNEL_LAUNCH);
+constexpr u8 kHal = static_cast<u8>(Pool::HAL);
+constexpr u32 kIsStep = 1;  // aux of RANGE_END: the range was a step
 
 u64 birth_key(const Block& block) noexcept { return u64{block.site} << 32 | block.step; }
 
@@ -85,8 +90,11 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
             }
             outcome.live_after = pool->open.end_bytes;
         } else if (kind == kStep) {
-            process.boundaries += 1;
-            if (events.stack_py[row] != 0) process.step_stack = events.stack_py[row];
+            on_step(process, events, row);
+        } else if (kind == kRangeEnd) {
+            on_range_end(process, events, row);
+        } else if (kind == kLaunch) {
+            process.launches += 1;
         } else if (kind == kAccess && enriched != nullptr) {
             on_access(process, events, row, outcome);
         }
@@ -99,9 +107,18 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
     process.events += events.n;
 }
 
-void BlockTracker::advance(u32 process_id, u32 step) {
-    Process& process = processes_[process_index_.at(process_id)];
-    if (process.started && step > process.step) close_steps(process, step, process.last_ts, 1);
+void BlockTracker::on_step(Process& process, const EventColumns& events, std::size_t row) {
+    process.boundaries += 1;
+    process.range_step = events.step[row];
+    process.in_range = events.aux && events.aux[row] == static_cast<u32>(StepSource::MSTX);
+    if (events.stack_py[row] != 0) process.step_stack = events.stack_py[row];
+}
+
+void BlockTracker::on_range_end(Process& process, const EventColumns& events, std::size_t row) {
+    const u32 step = events.step[row];
+    if (!process.in_range || step != process.range_step || events.aux[row] != kIsStep) return;
+    process.in_range = false;
+    if (step >= process.step) close_steps(process, step + 1, process.last_ts, 1);
 }
 
 u32 BlockTracker::step_at(u32 process_id, u64 ts) const {
@@ -136,7 +153,9 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     block.ts = events.ts[row];
     block.step = process.step;
     block.tid = events.tid[row];
+    block.launches = process.launches;
     block.flags = events.flags[row];
+    if (pool.pool == kHal && events.attr && events.attr[row] != 0) pool.words[block.id] = events.attr[row];
     block.site = obtain_site(process, pool, events.stack_py[row], events.stack_c[row], size);
 
     Site& site = sites_[block.site];
@@ -216,7 +235,12 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     site.freed_bytes += static_cast<u64>(block.size);
     site.live_bytes -= block.size;
     mark_dirty(process, site, block.site);
-    if (block.step < process.step) process.late.push_back(Birth{birth_key(block), block.size});
+    u64 attr = 0;
+    if (const auto word = pool.words.find(block.id); word != pool.words.end()) {
+        attr = word->second;
+        pool.words.erase(word);
+    }
+    if (block.step < process.step) process.late.push_back(Late{block, pool.index, attr});
 
     StepRow& open = pool.open;
     open.frees += 1;
@@ -486,21 +510,24 @@ SiteTable BlockTracker::sites() const {
 
 SiteStepTable BlockTracker::site_steps() const {
     SiteStepTable table;
-    const auto append = [&table](const Point& point) {
+    const auto append = [&table](const Point& point, Bool open) {
         table.site.push_back(point.site);
         table.step.push_back(point.step);
         table.live_bytes.push_back(point.bytes);
         table.live_blocks.push_back(point.blocks);
+        table.open.push_back(open);
     };
     for (const Process& process : processes_) {
-        for (const Point& point : process.grid) append(point);
+        for (const Point& point : process.grid) append(point, Bool::NO);
         std::vector<Point> tail;
         for (const Point& point : process.tail) {
             const Site& site = sites_[point.site];
             if (point.bytes != site.grid_bytes || point.blocks != site.grid_blocks) tail.push_back(point);
         }
         std::stable_sort(tail.begin(), tail.end(), [](const Point& a, const Point& b) { return a.step < b.step; });
-        for (const Point& point : tail) append(point);
+        for (const Point& point : tail) append(point, Bool::NO);
+        for (const u32 id : process.dirty)
+            append(Point{id, process.step, sites_[id].live_bytes, sites_[id].live_blocks()}, Bool::YES);
     }
     return table;
 }
@@ -512,17 +539,21 @@ SurvivorTable BlockTracker::survivors() const {
     for (const Process& process : processes_) blocks += process.late.size();
     births.reserve(blocks);
     for (const auto& pool : pools_)
-        pool->blocks.each([&births](const Block& block) { births.push_back(Birth{birth_key(block), block.size}); });
-    for (const Process& process : processes_) births.insert(births.end(), process.late.begin(), process.late.end());
-    std::sort(births.begin(), births.end(), [](const Birth& a, const Birth& b) { return a.key < b.key; });
+        pool->blocks.each([&](const Block& block) { births.push_back(Birth{birth_key(block), block.size, Bool::NO}); });
+    for (const Process& process : processes_)
+        for (const Late& late : process.late)
+            births.push_back(Birth{birth_key(late.block), late.block.size, Bool::YES});
+    const auto before = [](const Birth& a, const Birth& b) { return std::tie(a.key, a.late) < std::tie(b.key, b.late); };
+    std::sort(births.begin(), births.end(), before);
 
     SurvivorTable table;
     for (std::size_t at = 0; at < births.size(); ++at) {
-        if (at == 0 || births[at].key != births[at - 1].key) {
+        if (at == 0 || before(births[at - 1], births[at])) {
             table.site.push_back(static_cast<u32>(births[at].key >> 32));
             table.birth_step.push_back(static_cast<u32>(births[at].key));
             table.bytes.push_back(0);
             table.blocks.push_back(0);
+            table.late.push_back(births[at].late);
         }
         table.bytes.back() += births[at].bytes;
         table.blocks.back() += 1;
@@ -562,32 +593,53 @@ StepTable BlockTracker::steps() const {
     return table;
 }
 
-LiveTable BlockTracker::live() const {
+LiveTable BlockTracker::live() const { return blocks(false); }
+
+LiveTable BlockTracker::held() const { return blocks(true); }
+
+LiveTable BlockTracker::blocks(bool with_late) const {
+    struct One {
+        const Block* block;
+        const Late* late;
+    };
     LiveTable table;
-    std::vector<const Block*> blocks;
+    std::vector<One> found;
     for (const auto& pool : pools_) {
-        blocks.clear();
-        pool->blocks.each([&blocks](const Block& block) { blocks.push_back(&block); });
-        std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->id < b->id; });
-        for (const Block* block : blocks) {
-            const Site& site = sites_[block->site];
-            table.process.push_back(processes_[pool->process].id);
-            table.device_type.push_back(pool->device_type);
-            table.device.push_back(pool->device);
-            table.pool.push_back(pool->pool);
-            table.ptr.push_back(block->ptr & ~kHandleBit);
-            table.size.push_back(block->size);
-            table.stack_py.push_back(site.stack_py);
-            table.stack_c.push_back(site.stack_c);
-            table.step.push_back(block->step);
-            table.ts.push_back(block->ts);
-            table.tid.push_back(block->tid);
-            table.flags.push_back(block->flags);
-            table.allocation_id.push_back(block->id);
-            table.site.push_back(block->site);
+        found.clear();
+        pool->blocks.each([&found](const Block& block) { found.push_back(One{&block, nullptr}); });
+        if (with_late)
+            for (const Late& late : processes_[pool->process].late)
+                if (late.pool == pool->index) found.push_back(One{&late.block, &late});
+        std::sort(found.begin(), found.end(), [](const One& a, const One& b) { return a.block->id < b.block->id; });
+        for (const auto& [block, late] : found) {
+            const auto word = pool->words.find(block->id);
+            const u64 attr = late != nullptr ? late->attr : word != pool->words.end() ? word->second : 0;
+            append(table, *pool, *block, attr, late != nullptr);
         }
     }
     return table;
+}
+
+void BlockTracker::append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr,
+                          bool late) const {
+    const Site& site = sites_[block.site];
+    table.process.push_back(processes_[pool.process].id);
+    table.device_type.push_back(pool.device_type);
+    table.device.push_back(pool.device);
+    table.pool.push_back(pool.pool);
+    table.ptr.push_back(block.ptr & ~kHandleBit);
+    table.size.push_back(block.size);
+    table.stack_py.push_back(site.stack_py);
+    table.stack_c.push_back(site.stack_c);
+    table.step.push_back(block.step);
+    table.ts.push_back(block.ts);
+    table.tid.push_back(block.tid);
+    table.flags.push_back(block.flags);
+    table.allocation_id.push_back(block.id);
+    table.site.push_back(block.site);
+    table.attr.push_back(attr);
+    table.launches.push_back(block.launches);
+    table.late.push_back(late ? Bool::YES : Bool::NO);
 }
 
 AnomalyTable BlockTracker::anomalies() const {
@@ -599,6 +651,18 @@ AnomalyTable BlockTracker::anomalies() const {
             table.kind.emplace_back(kAnomalyText[kind]);
             table.count.push_back(process.anomaly_count[kind]);
             table.bytes.push_back(process.anomaly_bytes[kind]);
+        }
+    }
+    return table;
+}
+
+BeginTable BlockTracker::begins() const {
+    BeginTable table;
+    for (const Process& process : processes_) {
+        for (const Begin& begin : process.begins) {
+            table.process.push_back(process.id);
+            table.step.push_back(begin.step);
+            table.ts.push_back(begin.ts);
         }
     }
     return table;
@@ -617,6 +681,7 @@ ProcessTable BlockTracker::processes() const {
         table.last_ts.push_back(process.last_ts);
         table.step_stack.push_back(process.step_stack);
         table.boundaries.push_back(process.boundaries);
+        table.launches.push_back(process.launches);
     }
     return table;
 }

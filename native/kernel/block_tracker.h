@@ -12,6 +12,8 @@
 //           thread that was late; it counts to the current step, so that a closed step never changes.
 //   worker  a process with a parent that makes no STEP itself hears of steps only when it does something: those in
 //           which it did nothing make one row together, for the last of them. A hundred idle workers cost nothing.
+//   range   a step whose source is an mstx range ends with it (RANGE_END with aux 1), not only where the next begins:
+//           what lies between two ranges counts to the next. Ranges within the steps of another source end nothing.
 //   shadow  a block from before recording began comes when recording comes on, with its true time: it is alive from
 //           there on, counts as an allocation of that step, and says nothing about when a step began.
 //
@@ -38,7 +40,8 @@
 
 namespace memscope {
 
-// Columns of a batch that the tracker reads. type, name
+// Columns of a batch that the tracker reads; those in the second list may be missing, and are 0 then: without `aux` no
+// range ends a step, without `attr` the driver's flag words are not known. type, name
 #define MEMSCOPE_TRACKER_COLUMNS(X) \
     X(u8, kind)                     \
     X(u64, ts)                      \
@@ -53,6 +56,9 @@ namespace memscope {
     X(u8, device_type)              \
     X(u8, pool)                     \
     X(u8, flags)
+#define MEMSCOPE_TRACKER_MORE_COLUMNS(X) \
+    X(u64, attr)                         \
+    X(u32, aux)
 
 // What anomalies() counts. name, text, meaning with the meaning of its bytes
 #define MEMSCOPE_ANOMALIES(X)                                                                                    \
@@ -83,21 +89,26 @@ template <typename T>
 class Column {
 public:
     Column() = default;
-    explicit Column(const void* bytes) noexcept : bytes_(static_cast<const unsigned char*>(bytes)) {}
+    // width: bytes from one value to the next, 0 where one holds for all rows.
+    explicit Column(const void* bytes, std::size_t width = sizeof(T)) noexcept
+        : bytes_(static_cast<const unsigned char*>(bytes)), width_(width) {}
+    explicit operator bool() const noexcept { return bytes_ != nullptr; }
     T operator[](std::size_t row) const noexcept {
         T value;
-        std::memcpy(&value, bytes_ + row * sizeof(T), sizeof(T));
+        std::memcpy(&value, bytes_ + row * width_, sizeof(T));
         return value;
     }
 
 private:
     const unsigned char* bytes_ = nullptr;
+    std::size_t width_ = 0;
 };
 
 struct EventColumns {
     std::size_t n = 0;
 #define X(type, name) Column<type> name;
     MEMSCOPE_TRACKER_COLUMNS(X)
+    MEMSCOPE_TRACKER_MORE_COLUMNS(X)
 #undef X
 };
 
@@ -112,26 +123,26 @@ public:
     // The next events of `process` (which was added), in ring order. enriched: null, or gets n rows.
     void feed(u32 process, const EventColumns& events, EnrichTable* enriched);
 
-    // Closes the steps of `process` before `step` without an event: a child hears of its rank's steps only when it
-    // allocates, so at the end of a run it must be brought to the step its rank has reached; and a step that is a range
-    // ends with it. Events that still carry a closed step then count to the open one. Steps in which nothing happened
-    // make one row together, for the last of them.
-    void advance(u32 process, u32 step);
-
     // The step that `process` was in at the time `ts`; its first one for a time before that.
     u32 step_at(u32 process, u64 ts) const;
+
+    // The open step of the process that was added first; 0 before its first event.
+    u32 step() const noexcept { return processes_.empty() ? 0 : processes_.front().step; }
 
     // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
     u64 stride() const noexcept { return stride_; }
 
     SiteTable sites() const;
     SiteStepTable site_steps() const;
-    // What was alive when the last step closed, and of the step that is open now what is alive now.
     SurvivorTable survivors() const;
     StepTable steps() const;
+    // Every block alive now.
     LiveTable live() const;
+    // The same, and blocks of closed steps that have ended in the open one.
+    LiveTable held() const;
     AnomalyTable anomalies() const;
     ProcessTable processes() const;
+    BeginTable begins() const;
 
 private:
     static constexpr u32 kNone = ~u32{0};
@@ -154,6 +165,14 @@ private:
     struct Birth {
         u64 key;  // site, step of birth
         i64 bytes;
+        Bool late;
+    };
+
+    // A block of a closed step that ended in the open one.
+    struct Late {
+        Block block;
+        u32 pool;  // index into pools_
+        u64 attr;
     };
 
     struct Point {
@@ -205,6 +224,7 @@ private:
         // Addresses in order, for an ACCESS into the middle of a block. Made when the first such event is enriched:
         // keeping it costs more than all the rest, and most runs have no ACCESS.
         std::unique_ptr<std::set<u64>> ordered;
+        std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
     };
 
     struct Begin {
@@ -218,7 +238,10 @@ private:
         bool started = false;
         bool clocked = false;  // an event has told the time
         u32 first_step = 0, step = 0;
-        u32 told_step = 0;  // the greatest that an event carried; `step` is greater when advance() closed it
+        u32 told_step = 0;  // the greatest that an event carried; `step` is greater when a range ended it
+        u32 range_step = 0;
+        bool in_range = false;  // the newest step is an mstx range that has not ended
+        u32 launches = 0;
         u64 events = 0, allocs = 0;
         u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0, boundaries = 0;
         std::vector<Begin> begins;  // of its steps after the first
@@ -228,7 +251,7 @@ private:
         std::vector<Point> tail;    // the cell that is still open: at most one point per site
         // Blocks of closed steps that ended in the open one. Programs free everything after their last step, and what
         // leaked must still be seen then. Cleared when the step closes.
-        std::vector<Birth> late;
+        std::vector<Late> late;
         std::array<u64, kAnomalies> anomaly_count{};
         std::array<i64, kAnomalies> anomaly_bytes{};
 
@@ -249,6 +272,8 @@ private:
     void on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_free(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_access(Process& process, const EventColumns& events, std::size_t row, Outcome& outcome);
+    void on_step(Process& process, const EventColumns& events, std::size_t row);
+    void on_range_end(Process& process, const EventColumns& events, std::size_t row);
 
     PoolState& obtain_pool(Process& process, u8 device_type, i16 device, u8 pool);
     u32 obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size);
@@ -264,6 +289,8 @@ private:
     void add_to_grid(Process& process, const Point& point, u32 step);
     void thin();
     void thin(Process& process);
+    LiveTable blocks(bool with_late) const;
+    void append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr, bool late) const;
     u64 cell(u32 step) const noexcept { return step / stride_; }
     u32 cell_end(u32 step) const noexcept { return static_cast<u32>((cell(step) + 1) * stride_ - 1); }
 

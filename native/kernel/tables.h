@@ -38,23 +38,26 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, order)
 
 // What a site held at the END of a closed step; only where it differs from the site's row before (0 before the
-// first). Grouped by process, and within it steps do not decrease.
+// first). Grouped by process, and within it steps do not decrease. open: what the site would be noted with if the open
+// step ended now; it takes the place of a row of the same cell of the grid.
 #define MEMSCOPE_SITE_STEP_COLUMNS(X) \
     X(u32, site)                      \
     X(u32, step)                      \
     X(i64, live_bytes)                \
-    X(i64, live_blocks)
+    X(i64, live_blocks)               \
+    X(Bool, open)
 
 // Blocks that were alive at the end of the last closed step, by site and the step they were born in, and blocks of the
-// open step that are alive now; sorted by both.
+// open step that are alive now; sorted by both. late: those that have ended in the open step.
 #define MEMSCOPE_SURVIVOR_COLUMNS(X) \
     X(u32, site)                     \
     X(u32, birth_step)               \
     X(i64, bytes)                    \
-    X(i64, blocks)
+    X(i64, blocks)                   \
+    X(Bool, late)
 
 // One row per step of every process and pool since the pool's first event, the open step included (complete is
-// false). Of steps in a row in which a worker did nothing, and of those that advance() closed, only the last. *_bytes:
+// false). Of steps in a row in which a worker did nothing only the last. *_bytes:
 // our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step
 // ends where the next begins.
 #define MEMSCOPE_STEP_COLUMNS(X) \
@@ -79,7 +82,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, end_ts)               \
     X(Bool, complete)
 
-// Every block alive now; grouped by pool, within it in the order of allocation.
+// Blocks; grouped by pool, within it in the order of allocation. attr: of the driver's blocks (HAL) the flag word that
+// they were asked with, else 0. launches: kernels that the process had launched before. late: it has ended in the open
+// step.
 #define MEMSCOPE_LIVE_COLUMNS(X) \
     X(u32, process)              \
     X(u8, device_type)           \
@@ -94,7 +99,10 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, tid)                  \
     X(u8, flags)                 \
     X(u64, allocation_id)        \
-    X(u32, site)
+    X(u32, site)                 \
+    X(u64, attr)                 \
+    X(u32, launches)             \
+    X(Bool, late)
 
 // What a number may depend on: only kinds that occurred. See MEMSCOPE_ANOMALIES in block_tracker.h.
 #define MEMSCOPE_ANOMALY_COLUMNS(X) \
@@ -104,7 +112,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, bytes)
 
 // One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
-// last, 0 unknown; boundaries: STEP events of its own. With events 0 nothing was fed, and the other fields say nothing.
+// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own. With events 0 nothing was fed, and the other fields say nothing.
 #define MEMSCOPE_PROCESS_COLUMNS(X) \
     X(u32, process)                 \
     X(i64, parent)                  \
@@ -115,7 +123,14 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, first_ts)                \
     X(u64, last_ts)                 \
     X(u64, step_stack)              \
-    X(u64, boundaries)
+    X(u64, boundaries)              \
+    X(u64, launches)
+
+// When the steps of a process after its first began.
+#define MEMSCOPE_BEGIN_COLUMNS(X) \
+    X(u32, process)               \
+    X(u32, step)                  \
+    X(u64, ts)
 
 // What the tracker knows about each event of one batch, in the batch's order.
 //   allocation_id  MALLOC: number of the block within its process, from 1; FREE, ACCESS: the block's; else 0
@@ -210,6 +225,9 @@ struct AnomalyTable {
 };
 struct ProcessTable {
     MEMSCOPE_PROCESS_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct BeginTable {
+    MEMSCOPE_BEGIN_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 struct EnrichTable {
     MEMSCOPE_ENRICH_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

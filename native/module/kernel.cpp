@@ -23,7 +23,7 @@ namespace py = pybind11;
 namespace memscope {
 namespace {
 
-// The bytes of a Python object, held for as long as this lives.
+// The bytes of a Python object, held for as long as this lives: a value for each row, or one that all have.
 class Buffer {
 public:
     Buffer(const py::dict& columns, const char* name, std::size_t width, std::size_t rows) {
@@ -36,7 +36,7 @@ public:
         }
         held_ = true;
         const auto length = static_cast<std::size_t>(view_.len);
-        if (length % width != 0 || length / width != rows) {
+        if (length % width != 0 || (length / width != rows && length != width)) {
             PyBuffer_Release(&view_);
             held_ = false;
             throw py::value_error("column '" + std::string(name) + "' has " + std::to_string(length) + " bytes, not " +
@@ -50,6 +50,7 @@ public:
     Buffer& operator=(const Buffer&) = delete;
 
     const void* data() const noexcept { return view_.buf; }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(view_.len); }
 
 private:
     Py_buffer view_{};
@@ -84,6 +85,7 @@ MEMSCOPE_TABLE_TO_DICT(StepTable, MEMSCOPE_STEP_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(LiveTable, MEMSCOPE_LIVE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(AnomalyTable, MEMSCOPE_ANOMALY_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(ProcessTable, MEMSCOPE_PROCESS_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(BeginTable, MEMSCOPE_BEGIN_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(EnrichTable, MEMSCOPE_ENRICH_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(LifeTable, MEMSCOPE_LIFE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(SegmentTable, MEMSCOPE_SEGMENT_COLUMNS)
@@ -100,12 +102,17 @@ struct Batch {
 #define X(type, name) events.name = column<type>(columns, #name);
         MEMSCOPE_TRACKER_COLUMNS(X)
 #undef X
+#define X(type, name) \
+    if (columns.contains(#name)) events.name = column<type>(columns, #name);
+        MEMSCOPE_TRACKER_MORE_COLUMNS(X)
+#undef X
     }
 
     template <typename T>
     Column<T> column(const py::dict& columns, const char* name) {
         buffers.push_back(std::make_unique<Buffer>(columns, name, sizeof(T), events.n));
-        return Column<T>(buffers.back()->data());
+        // A single value is that of every row.
+        return Column<T>(buffers.back()->data(), buffers.back()->size() == sizeof(T) ? 0 : sizeof(T));
     }
 };
 
@@ -139,20 +146,16 @@ public:
         return to_python(std::move(enriched));
     }
 
-    void advance(u32 process, u32 step) {
-        const bool known = locked([&] {
-            if (!tracker_.has_process(process)) return false;
-            tracker_.advance(process, step);
-            return true;
-        });
-        if (!known) throw unknown(process);
-    }
-
     u32 step_at(u32 process, u64 ts) {
         const u32 step =
             locked([&] { return tracker_.has_process(process) ? tracker_.step_at(process, ts) : ~u32{0}; });
         if (step == ~u32{0}) throw unknown(process);
         return step;
+    }
+
+    // Of the first process.
+    u32 step() {
+        return locked([&] { return tracker_.step(); });
     }
 
     u64 stride() {
@@ -218,14 +221,16 @@ PYBIND11_MODULE(_kernel, module) {
         .def(py::init<std::size_t, std::size_t>(), py::arg("max_points") = 4'000'000, py::arg("max_sites") = 1'000'000)
         .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
         .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
-        .def("advance", &SharedTracker::advance, py::arg("process"), py::arg("step"))
         .def("step_at", &SharedTracker::step_at, py::arg("process"), py::arg("ts"))
         .def_property_readonly("stride", &SharedTracker::stride)
+        .def_property_readonly("step", &SharedTracker::step)
+        .def("begins", [](SharedTracker& self) { return self.table(&BlockTracker::begins); })
         .def("sites", [](SharedTracker& self) { return self.table(&BlockTracker::sites); })
         .def("site_steps", [](SharedTracker& self) { return self.table(&BlockTracker::site_steps); })
         .def("survivors", [](SharedTracker& self) { return self.table(&BlockTracker::survivors); })
         .def("steps", [](SharedTracker& self) { return self.table(&BlockTracker::steps); })
         .def("live", [](SharedTracker& self) { return self.table(&BlockTracker::live); })
+        .def("held", [](SharedTracker& self) { return self.table(&BlockTracker::held); })
         .def("anomalies", [](SharedTracker& self) { return self.table(&BlockTracker::anomalies); })
         .def("processes", [](SharedTracker& self) { return self.table(&BlockTracker::processes); });
 

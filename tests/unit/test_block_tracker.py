@@ -664,7 +664,7 @@ def test_a_process_must_have_been_added() -> None:
     with pytest.raises(ValueError, match="process 3 was not added"):
         feed(tracker, [malloc(1, 1)], process=3)
     with pytest.raises(ValueError, match="process 3 was not added"):
-        tracker.advance(3, 1)
+        tracker.reach(3, 1)
 
 
 def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
@@ -746,7 +746,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
     rings = [2**63 + 11, 2**63 + 5, 2**63 + 7]  # neither sorted nor small
     processes = [process(rings[0], rank=4), process(rings[1], rank=5), process(rings[2], rings[0], rank=4)]
     tracker, model = run_both(events, chance)
-    tracker.advance(2, model.processes[0].step or 0)
+    tracker.reach(2, model.processes[0].step or 0)
     model.advance(2, model.processes[0].step or 0, together=True)
     assert_same(tracker, model)
 

@@ -9,7 +9,7 @@ import pytest
 from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 from test_dump import attr_of, check_accounting, memory_rows, only_file, read_csv
 
-from msmemscope.analysis.incidents import find_incidents
+from msmemscope.analysis.blocks import track
 from msmemscope.collect.settings import Config
 from msmemscope.report.dump import Selection, write_dumps
 from msmemscope.report.outputs import write_outputs
@@ -175,7 +175,7 @@ def failing_program() -> FakeRun:
 
 def test_an_incident_has_its_blocks_once(tmp_path: Path) -> None:
     run = failing_program()
-    found = find_incidents(run).found  # type: ignore[arg-type]
+    found = track(run).incidents  # type: ignore[arg-type]
     write_dumps(run, tmp_path, selection=Selection(oom_top=2), incidents=found)  # type: ignore[arg-type]
 
     rows = read_csv(only_file(tmp_path, "4"))
@@ -206,7 +206,7 @@ def test_a_request_that_the_driver_refused_has_a_snapshot_ahead_of_it(tmp_path: 
     run.add(Kind.OOM, 92, size=1 << 36, attr=6, ptr=APP_HUGE, name=run.text("halMemAlloc"), tid=7, **HAL)
     run.add(Kind.OOM, 93, size=1 << 36, attr=207001, name=acl, tid=7, used=60 << 30, total=64 << 30, **HAL)
     run.add(Kind.OOM, 94, size=1 << 36, attr=1, name=cpp, tid=7, used=6 * MIB, total=18 * MIB, **PTA)
-    incidents = find_incidents(run).found  # type: ignore[arg-type]
+    incidents = track(run).incidents  # type: ignore[arg-type]
     write_dumps(run, tmp_path, incidents=incidents)  # type: ignore[arg-type]
 
     rows = read_csv(only_file(tmp_path, "4"))

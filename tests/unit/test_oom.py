@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from fake_run import SECOND, FakeRun, frame, process
 
+from msmemscope.analysis.blocks import track
 from msmemscope.analysis.findings import LEAK, Finding
-from msmemscope.analysis.incidents import Incident, find_incidents
 from msmemscope.analysis.oom import BEFORE
-from msmemscope.analysis.owners import GIANT_PAGES, HUGE_PAGES
+from msmemscope.folds.incidents import Incident
+from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.console import plain_text
 from msmemscope.tables import Run
@@ -66,7 +67,7 @@ class Program:
         self.fail("NPUCachingAllocator", size, ACL_CODE, PTA, **more)
 
     def incidents(self) -> tuple[Incident, ...]:
-        return find_incidents(self.run).found  # type: ignore[arg-type]
+        return track(self.run).incidents  # type: ignore[arg-type]
 
     def finding(self) -> Finding:
         (finding,) = self.analysis().summary.out_of_memory
@@ -287,8 +288,8 @@ def test_a_program_that_goes_on_and_on_is_bounded() -> None:
     run = FakeRun([process(1)], batch_rows=1000)
     for number in range(150):
         run.add(Kind.OOM, 10 * SECOND * number, size=GIB, attr=6, **HAL)
-    found = find_incidents(run)  # type: ignore[arg-type]
-    assert (len(found.found), found.left_out) == (100, 50)
+    tracked = track(run)  # type: ignore[arg-type]
+    assert (len(tracked.incidents), tracked.left_out_incidents) == (100, 50)
 
 
 def test_the_console_tells_it_first(tmp_path: Path) -> None:

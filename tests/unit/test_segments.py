@@ -9,7 +9,7 @@ from fake_run import FakeRun, frame, process
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
-from msmemscope.analysis.segments import Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out
 from msmemscope.report.analysed import analyse
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 

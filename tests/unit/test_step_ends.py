@@ -7,7 +7,7 @@ import random
 import numpy as np
 from fake_run import FakeRun, process
 
-from msmemscope.analysis.blocks import track
+from msmemscope.analysis.blocks import fold, track
 from msmemscope.analysis.gaps import gap_table
 from msmemscope.analysis.step_ends import COLUMNS, StepEnds
 from msmemscope.report.analysed import alive_at_last_step, analyse
@@ -58,7 +58,7 @@ def test_the_last_range_that_ended_is_a_complete_step() -> None:
     ]
     assert tracked.last_complete_step == {0: 3}
     assert tracked.anomalies["kind"] == []  # events that carry the number of the range before are not late
-    live, _ = alive_at_last_step(run, tracked)
+    live, _ = alive_at_last_step(tracked, fold(run).held)
     assert live["size"].tolist() == [MIB] * 3
     assert analyse(run).summary.last_step == 3
 

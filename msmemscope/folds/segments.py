@@ -20,6 +20,8 @@ from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 Table = dict[str, Any]
 
 SITE_KEY = ("process", "device_type", "device", "pool", "stack_py", "stack_c")
+HUGE_PAGES = 1 << 17  # bits of a driver block's flag word: 2 MiB
+GIANT_PAGES = 1 << 31  # 1 GiB
 DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
 _SEGMENT_DTYPES = {
     "process": np.uint32,
@@ -52,6 +54,26 @@ class Mappings:
             else:
                 size, handle = int(columns["size"][row]), int(columns["attr"][row])
                 self.ranges[device, start] = (size, handle, int(columns["device_type"][row]))
+
+
+class MappingFold:
+    """The same for the end of the last closed step, whatever has been mapped and unmapped since."""
+
+    def __init__(self) -> None:
+        self.now = Mappings()
+        self._before = Mappings()  # as they were when the open step began
+        self._step = -1  # the step that was open at the latest event
+
+    def take(self, columns: Mapping[str, Any], step: int) -> None:
+        """Events of the open step `step`."""
+        if step != self._step:
+            self._before = Mappings(dict(self.now.ranges))
+            self._step = step
+        self.now.take(columns)
+
+    def at_last_step(self, step: int) -> Mappings:
+        """step: the open one."""
+        return Mappings(dict((self._before if step == self._step else self.now).ranges))
 
 
 @dataclass(frozen=True)
@@ -115,6 +137,13 @@ def lay_out(live: Table, mappings: Mapping[int, Mappings] | None = None) -> Layo
     return Layout(
         table, segment, _picked(table["ptr"], segment), _picked(table["allocation_id"], segment), tuple(pools)
     )
+
+
+def whole_pages(sizes: npt.NDArray[np.int64], flag_words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """What the driver takes from the device for blocks of these sizes: bytes, in whole pages of the type asked for."""
+    giant, huge = flag_words & np.uint64(GIANT_PAGES) != 0, flag_words & np.uint64(HUGE_PAGES) != 0
+    page = np.where(giant, 1 << 30, np.where(huge, 2 << 20, 4096))
+    return -(-sizes // page) * page
 
 
 def is_driver(live: Table) -> npt.NDArray[np.bool_]:

@@ -1,34 +1,30 @@
 """Gathers a run's out-of-memory incidents, with what was alive at each.
 
-In: the events of a run. Out: `Incident`s. One failing allocation fails several times before its program hears of it: a
-driver is asked for huge pages and then for small ones, by a pool that then empties its cache and asks again (torch on
-Ascend: four driver failures, ACL's errors and torch's own). So the failures of one thread are one incident, as long as
-they follow each other within RETRY_NS and no allocation of the thread succeeded in between. What was alive is taken at
-the first failure, by replaying the ring up to it.
+In: the events of one ring, by its fold. Out: `Incident`s. One failing allocation fails several times before its program
+hears of it: a driver is asked for huge pages and then for small ones, by a pool that then empties its cache and asks
+again (torch on Ascend: four driver failures, ACL's errors and torch's own). So the failures of one thread are one
+incident, as long as they follow each other within RETRY_NS and no allocation of the thread succeeded in between. What
+was alive is taken at the first failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope._kernel import BlockTracker
-from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, rows_by_ring
-from msmemscope.analysis.owners import whole_pages
-from msmemscope.analysis.segments import Layout, Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.folds.segments import Layout, Mappings, PoolSpace, counted_once, lay_out, whole_pages
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Process, Run
+    from msmemscope._kernel import BlockTracker
+
+Table = dict[str, Any]
 
 RETRY_NS = 2_000_000_000
 MAX_INCIDENTS = 100  # with what was alive; a program that catches the error and goes on may have thousands
-_KINDS = (Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.STEP)
-_COLUMNS = tuple(dict.fromkeys([*TRACKER_COLUMNS, "used", "attr", "name", "aux"]))
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class Incident:
     `segment_allocation_id` and `attr` (the driver's flag word, 0 for blocks of other pools).
     """
 
-    process: Process
+    ring: int
     tid: int
     device_type: int
     device: int
@@ -80,6 +76,7 @@ class Incident:
 
     @property
     def first(self) -> Failure:
+        """The failure that began it."""
         return self.failures[0]
 
     def newest(self, top: int) -> np.ndarray[Any, Any]:
@@ -91,78 +88,28 @@ class Incident:
         return np.lexsort((self.alive["allocation_id"], -self.alive["size"]))[:top]
 
 
-@dataclass(frozen=True)
-class Incidents:
-    """All of a run, in order of rank and time. left_out: more than MAX_INCIDENTS of one process."""
+class IncidentFold:
+    """One process's failures. The fold of its ring tells it of each, behind everything that came before."""
 
-    found: tuple[Incident, ...] = ()
-    left_out: int = 0
-
-
-def find_incidents(run: Run) -> Incidents:
-    """Looks for failures; only the processes that have any are replayed."""
-    wanted = {
-        ring
-        for batch in run.events(columns=["ring"], kinds=(Kind.OOM,))
-        for ring, _ in rows_by_ring(batch.column(batch.schema.get_field_index("ring")))
-    }
-    replays = {process.ring: _Replay(process) for process in run.processes if process.ring in wanted}
-    for ring, columns in _events(run, replays) if replays else ():
-        replays[ring].push(columns)
-    found = [incident for replay in replays.values() for incident in replay.finish()]
-    found.sort(key=lambda one: (-1 if one.process.rank is None else one.process.rank, one.first.ts, one.process.ring))
-    return Incidents(tuple(found), sum(replay.left_out for replay in replays.values()))
-
-
-def _events(run: Run, replays: dict[int, _Replay]) -> Iterator[tuple[int, Table]]:
-    for batch in run.events(rings=replays, columns=[*_COLUMNS, "ring"], kinds=_KINDS):
-        columns = event_columns(batch, _COLUMNS)
-        for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
-            if ring in replays:
-                yield ring, {name: column[rows] for name, column in columns.items()}
-
-
-class _Replay:
-    """One process's events up to each failure."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._tracker = BlockTracker(max_points=1_000)
-        self._tracker.add_process(0)
-        self._mappings = Mappings()
-        self._flag_words: dict[int, int] = {}  # allocation id of a driver's block -> its flag word
+    def __init__(self, ring: int) -> None:
+        self._ring = ring
         self._open: dict[int, Incident] = {}  # tid -> the incident that its next failure may belong to
-        self._found: list[Incident] = []
+        self.found: list[Incident] = []
         self.left_out = 0
 
-    def push(self, columns: Table) -> None:
-        failed = np.flatnonzero((columns["kind"] == Kind.OOM) & (columns["aux"] == 0))
-        begin = 0
-        for row in failed.tolist():
-            self._follow({name: column[begin:row] for name, column in columns.items()})
-            self._fail(columns, row)
-            begin = row + 1
-        self._follow({name: column[begin:] for name, column in columns.items()})
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it wants to see the events that follow."""
+        return bool(self._open)
 
-    def finish(self) -> list[Incident]:
-        return self._found
-
-    def _follow(self, columns: Table) -> None:
-        n = len(columns["kind"])
-        if not n:
+    def follow(self, columns: Table) -> None:
+        """Events between failures; needed only while it is waiting."""
+        if not len(columns["ts"]):
             return
-        self._mappings.take(columns)
-        for tid in list(self._open):
-            self._look_for_success(self._open[tid], columns)
-        read: dict[str, Any] = {name: np.ascontiguousarray(columns[name]) for name in TRACKER_COLUMNS}
-        known = self._tracker.feed(0, n, read, True)
-        assert known is not None
-        ids = known["allocation_id"]
-        driver = (columns["pool"] == Pool.HAL) & (ids != 0)
-        for row in np.flatnonzero(driver & (columns["kind"] == Kind.MALLOC)).tolist():
-            self._flag_words[int(ids[row])] = int(columns["attr"][row])
-        for row in np.flatnonzero(driver & (columns["kind"] == Kind.FREE)).tolist():
-            self._flag_words.pop(int(ids[row]), None)
+        for tid, incident in list(self._open.items()):
+            self._look_for_success(incident, columns)
+            if int(columns["ts"].min()) > incident.failures[-1].ts + RETRY_NS:
+                self._open.pop(tid, None)
 
     def _look_for_success(self, incident: Incident, columns: Table) -> None:
         # Physical memory comes in pieces: some may succeed in each of the attempts that fail as a whole.
@@ -179,7 +126,8 @@ class _Replay:
         incident.recovered = bool(in_time and columns["size"][rows[0]] >= min(f.size for f in incident.failures))
         del self._open[incident.tid]
 
-    def _fail(self, columns: Table, row: int) -> None:
+    def fail(self, columns: Table, row: int, tracker: BlockTracker, mappings: Mappings) -> None:
+        """A failure: a row of kind OOM. What was alive is what the tracker and the mappings say now."""
         one = {name: int(column[row]) for name, column in columns.items()}
         failure = Failure(
             one["ts"],
@@ -199,36 +147,33 @@ class _Replay:
             if incident.device < 0:
                 incident.device_type, incident.device = place
             return
-        incident = Incident(self._process, one["tid"], *place, one["step"], [failure])
+        incident = Incident(self._ring, one["tid"], *place, one["step"], [failure])
         self._open[one["tid"]] = incident
-        if len(self._found) == MAX_INCIDENTS:
+        if len(self.found) == MAX_INCIDENTS:
             self.left_out += 1
             return
-        self._describe(incident)
-        self._found.append(incident)
+        self._describe(incident, tracker, mappings)
+        self.found.append(incident)
 
-    def _describe(self, incident: Incident) -> None:
-        live = self._tracker.live()
-        layout = lay_out(live, {0: self._mappings})
+    def _describe(self, incident: Incident, tracker: BlockTracker, mappings: Mappings) -> None:
+        live = tracker.live()
+        layout = lay_out(live, {0: mappings})
         pieces = self._pieces(incident, live, layout)
         incident.piece_bytes = int(live["size"][pieces].sum())
         keep = counted_once(live, layout) & _here(live, incident) & ~pieces
         incident.alive = {name: column[keep] for name, column in live.items()}
         incident.alive["segment_allocation_id"] = layout.segment_allocation_id[keep]
-        incident.alive["attr"] = self._words(incident.alive["allocation_id"])
         incident.driver_bytes = self._driver_bytes(live, _here(live, incident))
         incident.spaces = _spaces(layout, incident)
-        steps = self._tracker.steps()
+        steps = tracker.steps()
         for at in np.flatnonzero(~steps["complete"] & (steps["end_reserved"] >= 0)).tolist():
             if (steps["device_type"][at], steps["device"][at]) == (incident.device_type, incident.device):
                 incident.pool_totals[int(steps["pool"][at])] = int(steps["end_reserved"][at])
 
-    def _words(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        return np.array([self._flag_words.get(id, 0) for id in ids.tolist()], np.uint64)
-
-    def _driver_bytes(self, live: Table, here: npt.NDArray[np.bool_]) -> int:
+    @staticmethod
+    def _driver_bytes(live: Table, here: npt.NDArray[np.bool_]) -> int:
         hal, cuda = here & (live["pool"] == Pool.HAL), here & (live["pool"] == Pool.CUDA_DRIVER)
-        taken = whole_pages(live["size"][hal], self._words(live["allocation_id"][hal]))
+        taken = whole_pages(live["size"][hal], live["attr"][hal])
         return int(taken.sum() + live["size"][cuda].sum())
 
     @staticmethod

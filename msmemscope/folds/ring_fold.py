@@ -1,0 +1,141 @@
+"""The fold of one ring: its blocks, steps, sites, mappings and failures to get memory.
+
+In: its events, in order, in batches of any size. Out: `RingTables` at any time, which say what the events so far say.
+The work is done by the native block tracker (native/kernel/block_tracker.h); this module adds what is rare: mappings
+and failures. Memory: that of the tracker, whose header says what it depends on (not on the number of events), and what
+was alive at each failure.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.folds.incidents import IncidentFold
+from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
+from msmemscope.folds.segments import MappingFold
+from msmemscope.vocabulary import EVENT_COLUMNS, Kind
+
+COLUMNS = (
+    "kind",
+    "ts",
+    "ptr",
+    "size",
+    "used",
+    "total",
+    "name",
+    "attr",
+    "stack_py",
+    "stack_c",
+    "tid",
+    "step",
+    "aux",
+    "device",
+    "device_type",
+    "pool",
+    "flags",
+)
+"""What a fold reads of an event."""
+
+MAX_POINTS = 1 << 20  # of site x step; 24 bytes each
+MAX_SITES = 1 << 18  # some 250 bytes each
+
+_RARE = np.zeros(256, bool)
+_RARE[[Kind.MAP, Kind.UNMAP, Kind.OOM]] = True
+
+
+class RingFold:
+    """One thread feeds it; any other may ask for its tables, and sees whole batches only."""
+
+    def __init__(self, ring: int, *, has_parent: bool = False) -> None:
+        self.ring = ring
+        self._tracker = BlockTracker(MAX_POINTS, MAX_SITES)
+        self._tracker.add_process(0, 0 if has_parent else -1)
+        self._has_parent = has_parent
+        self._mappings = MappingFold()
+        self._incidents = IncidentFold(ring)
+        self._lock = threading.Lock()
+
+    def set_parent(self, has_parent: bool) -> None:
+        """Another process forked or started it: what it frees may have been its parent's."""
+        if has_parent != self._has_parent:
+            self._has_parent = has_parent
+            self._tracker.add_process(0, 0 if has_parent else -1)
+
+    def take(self, n: int, columns: Mapping[str, Any]) -> None:
+        """The next n events. columns: COLUMNS as buffers of the vocabulary's types, of n values each or of one that
+        all have."""
+        if not n:
+            return
+        with self._lock:
+            kinds = np.frombuffer(columns["kind"], np.uint8)
+            if self._incidents.is_waiting or _RARE[kinds].any():
+                self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
+            else:
+                self._tracker.feed(0, n, columns)
+
+    def tables(self) -> RingTables:
+        """What is known now."""
+        with self._lock:
+            tracker = self._tracker
+            facts = {name: column[0] for name, column in tracker.processes().items()}
+            incidents = tuple(replace(one, failures=list(one.failures)) for one in self._incidents.found)
+            return RingTables(
+                ring=self.ring,
+                events=int(facts["events"]),
+                sites=tracker.sites(),
+                site_steps=tracker.site_steps(),
+                survivors=tracker.survivors(),
+                steps=tracker.steps(),
+                anomalies=tracker.anomalies(),
+                stride=tracker.stride,
+                first_step=int(facts["first_step"]),
+                step=int(facts["step"]),
+                step_stack=int(facts["step_stack"]),
+                boundaries=int(facts["boundaries"]),
+                launches=int(facts["launches"]),
+                begins=tracker.begins(),
+                incidents=incidents,
+                left_out_incidents=self._incidents.left_out,
+            )
+
+    def held(self) -> HeldBlocks:
+        """Its blocks."""
+        with self._lock:
+            step = self._tracker.step
+            return HeldBlocks(self.ring, self._tracker.held(), step, self._mappings.at_last_step(step))
+
+    def _take_piece_by_piece(self, n: int, columns: Table) -> None:
+        """Cuts at every mapping and failure, which must meet what was before them and nothing else."""
+        begin = 0
+        for row in np.flatnonzero(_RARE[columns["kind"]]).tolist():
+            self._follow(columns, begin, row)
+            one = {name: column[row : row + 1] for name, column in columns.items()}
+            if columns["kind"][row] != Kind.OOM:
+                self._tracker.feed(0, 1, one)
+                self._mappings.take(one, self._tracker.step)
+            elif columns["aux"][row] == 0:
+                self._incidents.fail(one, 0, self._tracker, self._mappings.now)
+                self._tracker.feed(0, 1, one)
+            else:
+                self._tracker.feed(0, 1, one)
+            begin = row + 1
+        self._follow(columns, begin, n)
+
+    def _follow(self, columns: Table, begin: int, end: int) -> None:
+        if begin == end:
+            return
+        piece = {name: column[begin:end] for name, column in columns.items()}
+        if self._incidents.is_waiting:
+            self._incidents.follow(piece)
+        self._tracker.feed(0, end - begin, piece)
+
+
+def _whole(name: str, column: Any, n: int) -> Any:
+    values = np.frombuffer(column, EVENT_COLUMNS[name])
+    return values if len(values) == n else np.full(n, values[0])

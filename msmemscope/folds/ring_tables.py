@@ -1,0 +1,160 @@
+"""What a fold says of its ring at one moment: plain columns, which travel and merge.
+
+Two tables of one ring: the one with more events is the newer and replaces the other. So merging the tables of a job is
+a union by ring that keeps the newest: in any order, in any grouping, any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.folds.incidents import Incident
+from msmemscope.folds.segments import Mappings
+
+Table = dict[str, Any]  # column name -> numpy array, all of one length
+
+_OPEN = ("open", "late")  # columns of what depends on whether the open step is seen as closed
+
+
+@dataclass(frozen=True)
+class RingTables:
+    """The tables of native/kernel/tables.h of one ring (`process` is 0 in all of them), and facts beside them.
+
+    step is the open step, first_step that of its first event; both say nothing without events. step_stack: Python stack
+    of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the steps after the first and
+    the times at which they began.
+    """
+
+    ring: int
+    events: int
+    sites: Table
+    site_steps: Table
+    survivors: Table
+    steps: Table
+    anomalies: Table
+    stride: int
+    first_step: int
+    step: int
+    step_stack: int
+    boundaries: int
+    launches: int
+    begins: Table
+    incidents: tuple[Incident, ...] = ()
+    left_out_incidents: int = 0
+
+    def step_at(self, ts: int) -> int:
+        """The step that was open at a time; the first one for a time before it."""
+        at = int(np.searchsorted(self.begins["ts"], np.uint64(ts), side="right"))
+        return self.first_step if at == 0 else int(self.begins["step"][at - 1])
+
+    def reaching(self, step: int) -> RingTables:
+        """The same where `step` is open, and what was open before it has ended without an event that told it: a worker
+        hears of its rank's steps only when it does something. Steps in which nothing happened make one row together,
+        for the last of them."""
+        if not self.events or step <= self.step:
+            return replace(
+                self,
+                site_steps=_rows(self.site_steps, ~self.site_steps["open"], without="open"),
+                survivors=_joined(self.survivors),
+            )
+        return replace(
+            self,
+            step=step,
+            site_steps=_closed_points(self.site_steps, self.step, step, self.stride),
+            survivors=_joined(_rows(self.survivors, ~self.survivors["late"])),
+            steps=_closed_steps(self.steps, self.step, step),
+        )
+
+
+@dataclass(frozen=True)
+class HeldBlocks:
+    """Blocks of one ring: those alive now and those of closed steps that ended in the open one (columns of
+    MEMSCOPE_LIVE_COLUMNS), and the ranges that lead to physical memory."""
+
+    ring: int
+    blocks: Table
+    step: int  # the open one
+    mappings: Mappings = field(default_factory=Mappings)  # at the end of the last closed step
+
+    def at_last_step(self, reached: int) -> Table:
+        """What was alive when the last closed step ended, where `reached` is the open one (see RingTables)."""
+        late = self.blocks["late"]
+        return _rows(self.blocks, ~late if reached > self.step else self.blocks["step"] < self.step, without="late")
+
+
+def merge(*tables: Iterable[RingTables]) -> dict[int, RingTables]:
+    """Of every ring the newest tables."""
+    newest: dict[int, RingTables] = {}
+    for one in (one for some in tables for one in some):
+        if one.ring not in newest or one.events > newest[one.ring].events:
+            newest[one.ring] = one
+    return newest
+
+
+def _rows(table: Table, keep: npt.NDArray[Any], without: str = "") -> Table:
+    return {name: column[keep] for name, column in table.items() if name != without}
+
+
+def _joined(survivors: Table) -> Table:
+    """Those that ended late and those that live, together."""
+    key = survivors["site"].astype(np.uint64) << np.uint64(32) | survivors["birth_step"].astype(np.uint64)
+    _, first = np.unique(key, return_index=True)
+    table = {name: survivors[name][first] for name in ("site", "birth_step")}
+    for name in ("bytes", "blocks"):
+        table[name] = np.add.reduceat(survivors[name], first) if len(first) else survivors[name][:0]
+    return table
+
+
+def _closed_points(points: Table, open_step: int, reached: int, stride: int) -> Table:
+    """What closing the open step makes of the points: one per site and cell of the grid, where it differs from the
+    one before."""
+    step = points["step"].astype(np.int64)
+    cell = step // stride
+    if reached // stride > open_step // stride:  # the cell ends with it
+        step = np.where(cell == open_step // stride, (cell + 1) * stride - 1, step)
+    order = np.lexsort((np.arange(len(step)), cell, points["site"]))
+    site, cell = points["site"][order], cell[order]
+    last = np.ones(len(order), bool)
+    last[:-1] = (site[1:] != site[:-1]) | (cell[1:] != cell[:-1])
+    order = order[last]
+    site = points["site"][order]
+    live, blocks = points["live_bytes"][order], points["live_blocks"][order]
+    first = np.ones(len(order), bool)
+    first[1:] = site[1:] != site[:-1]
+    before, blocks_before = np.r_[0, live[:-1]][: len(live)], np.r_[0, blocks[:-1]][: len(blocks)]
+    changed = (live != np.where(first, 0, before)) | (blocks != np.where(first, 0, blocks_before))
+    order = np.sort(order[changed])
+    table = {name: points[name][order] for name in ("site", "step", "live_bytes", "live_blocks")}
+    table["step"] = step[order].astype(points["step"].dtype)
+    at = np.argsort(table["step"], kind="stable")
+    return {name: column[at] for name, column in table.items()}
+
+
+def _closed_steps(steps: Table, open_step: int, reached: int) -> Table:
+    """The rows of the open step as complete, one for the steps in which nothing happened, and those of `reached`."""
+    rows = np.flatnonzero(~steps["complete"])
+    closed = {name: column.copy() for name, column in steps.items()}
+    closed["complete"][rows] = True
+    pieces = [closed]
+    for step, complete in ((reached - 1, True), (reached, False)):
+        if step == open_step:
+            continue
+        piece = {name: column[rows].copy() for name, column in steps.items()}
+        piece["step"][:] = step
+        piece["complete"][:] = complete
+        piece["start_ts"] = steps["end_ts"][rows].copy()
+        for name in ("start_bytes", "peak_bytes", "min_bytes"):
+            piece[name] = steps["end_bytes"][rows].copy()
+        for name in ("start_reserved", "peak_reserved"):
+            piece[name] = steps["end_reserved"][rows].copy()
+        for name in ("most_bytes", "allocs", "frees", "alloc_bytes", "freed_bytes"):
+            piece[name] = np.zeros_like(steps[name][rows])
+        pieces.append(piece)
+    table = {name: np.concatenate([piece[name] for piece in pieces]) for name in steps}
+    order = np.lexsort((table["step"], table["pool"], table["device"], table["device_type"]))
+    return {name: column[order] for name, column in table.items()}
