@@ -138,4 +138,6 @@ class RingFold:
 
 def _whole(name: str, column: Any, n: int) -> Any:
     values = np.frombuffer(column, EVENT_COLUMNS[name])
+    if len(values) not in (1, n):
+        raise ValueError(f"column '{name}' has {len(values)} values for {n} events")
     return values if len(values) == n else np.full(n, values[0])

@@ -93,6 +93,10 @@ class FakeRun:
     def free(self, ts: int, ptr: int, size: int = 0, **fields: int) -> None:
         self.add(Kind.FREE, ts, ptr=ptr, size=size, **(_HOST | fields))
 
+    def sort(self, ring: int = 1) -> None:
+        """Puts the events of a ring in the order of their times."""
+        self._events[ring].sort(key=lambda event: event["ts"])
+
     def usage(self) -> pa.Table:
         return pa.Table.from_pylist(self.samples, USAGE_SCHEMA)
 

@@ -75,6 +75,20 @@ def rows(table: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(c if isinstance(c, list) else c.tolist() for c in picked), strict=True))
 
 
+def points(tracker: BlockTracker) -> list[tuple[int, ...]]:
+    """Rows of site_steps of closed steps: site, step, bytes, blocks."""
+    return [row[:-1] for row in rows(tracker.site_steps()) if not row[-1]]
+
+
+def survivors(tracker: BlockTracker) -> list[tuple[int, ...]]:
+    """Rows of survivors, those that ended late and the others together: site, step of birth, bytes, blocks."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for site, birth, size, blocks_, _ in rows(tracker.survivors()):
+        found[site, birth][0] += size
+        found[site, birth][1] += blocks_
+    return [(*key, *found[key]) for key in sorted(found)]  # type: ignore[misc]
+
+
 # ------------------------------------------------------------------------------------------- the model
 
 
@@ -264,6 +278,17 @@ SITE_KEY = (*POOL_KEY, "stack_py", "stack_c")
 ENRICHED = ("allocation_id", "size", "live_after", "ended_id", "ended_size")
 
 
+def wanted_steps(model: Model) -> list[tuple[Any, ...]]:
+    """The rows of the table of steps."""
+    wanted = []
+    for pool, table in model.steps.items():
+        for number, row in enumerate(table):
+            complete = number + 1 < len(table)
+            end_ts = row["end_ts"] if complete else model.processes[pool[0]].last_ts
+            wanted.append((*pool, *(row | {"end_ts": end_ts}).values(), complete))
+    return wanted
+
+
 def assert_same(tracker: BlockTracker, model: Model) -> None:
     """Every table but site_steps says what the model says."""
     sites = tracker.sites()
@@ -285,17 +310,11 @@ def assert_same(tracker: BlockTracker, model: Model) -> None:
         entry = expected[((*pool, block["stack_py"], block["stack_c"]), block["step"])]
         entry[0] += block["size"]
         entry[1] += 1
-    assert {(keys[site], birth): what for site, birth, *what in rows(tracker.survivors())} == expected
+    assert {(keys[site], birth): what for site, birth, *what in survivors(tracker)} == expected
 
-    wanted = []
-    for pool, table in model.steps.items():
-        for number, row in enumerate(table):
-            complete = number + 1 < len(table)
-            end_ts = row["end_ts"] if complete else model.processes[pool[0]].last_ts
-            wanted.append((*pool, *(row | {"end_ts": end_ts}).values(), complete))
     steps = tracker.steps()
     assert list(steps) == [*POOL_KEY, *Model.step_row(0, 0, 0, 0), "complete"]
-    assert sorted(rows(steps)) == sorted(wanted)
+    assert sorted(rows(steps)) == sorted(wanted_steps(model))
 
     live = tracker.live()
     block_columns = ("allocation_id", "size", "step", "ts", "tid", "flags", "stack_py", "stack_c")
@@ -322,7 +341,7 @@ def assert_same_points(tracker: BlockTracker, model: Model) -> None:
     stride = tracker.stride
     keys = rows(tracker.sites(), *SITE_KEY)
     found: dict[Any, list[tuple[int, ...]]] = {key: [] for key in keys}
-    for site, *point in rows(tracker.site_steps()):
+    for site, *point in points(tracker):
         found[keys[site]].append(tuple(point))
     for key, site in model.sites.items():
         now = model.processes[key[0]].step or 0
@@ -472,24 +491,22 @@ def test_points_stay_within_their_limit_and_exact_on_the_grid() -> None:
     for step in range(steps):
         feed(tracker, [malloc(step * 100 + s, 100 + s, step=step, stack_py=s + 1) for s in range(sites)])
         if step % 100 == 0:
-            most = max(most, len(tracker.site_steps()["site"]))
+            most = max(most, len(points(tracker)))
     assert most <= 5_000 + sites  # thinning comes after the step that went too far
     stride = tracker.stride
     assert stride == 32  # 2,000 / 32 * 50 = 3,125; with 16 it would be 6,250
 
-    tracked = blocks.tracked(tracker, [process(1)])
-    assert tracked.stride == stride
-    grid = np.array([s for s in range(steps - 1) if (s + 1) % stride == 0] + [steps - 2])
-    expected = (grid + 1) * (100 + np.arange(sites))[:, None]
-    assert np.array_equal(tracked.levels(np.arange(sites), grid), expected)
+    held = {(site, step): size for site, step, size, _ in points(tracker)}
+    for step in [s for s in range(steps - 1) if (s + 1) % stride == 0] + [steps - 2]:
+        assert [held[site, step] for site in range(sites)] == [(step + 1) * (100 + site) for site in range(sites)]
     anomalies = {kind: count for _, kind, count, _ in rows(tracker.anomalies())}
-    assert anomalies == {"thinned_points": (steps - 1) * sites - len(tracker.site_steps()["site"])}
+    assert anomalies == {"thinned_points": (steps - 1) * sites - len(points(tracker))}
 
 
 def test_thinning_gives_up_when_only_sites_are_left() -> None:
     """More sites than points: one point per site stays, and the grid is not coarsened further for nothing."""
     tracker = tracker_of(*(malloc(s, 8, step=s // 100, stack_py=s + 1) for s in range(1_000)), max_points=100)
-    assert len(tracker.site_steps()["site"]) == 900
+    assert len(points(tracker)) == 900
     assert tracker.stride <= 16
 
 
@@ -562,8 +579,8 @@ def test_what_a_site_holds_at_the_end_of_each_step() -> None:
             free(0x10, step=step),
         ]
     tracker = tracker_of(*events)
-    assert rows(tracker.site_steps()) == [(0, step, (step + 1) * MIB, step + 1) for step in range(4)]
-    assert rows(tracker.survivors()) == [(0, step, MIB, 1) for step in range(5)]
+    assert points(tracker) == [(0, step, (step + 1) * MIB, step + 1) for step in range(4)]
+    assert survivors(tracker) == [(0, step, MIB, 1) for step in range(5)]
     steps = tracker.steps()
     assert steps["complete"].tolist() == [True] * 4 + [False]
     assert steps["complete"].dtype == np.bool_
@@ -577,10 +594,10 @@ def test_survivors_are_those_of_the_last_boundary() -> None:
     kept = [malloc(0x1000 + step, MIB, step=step, stack_py=1) for step in range(5)]
     torn_down = [free(0x1000 + step, step=4) for step in range(5)]
     tracker = tracker_of(*kept, *torn_down)
-    assert rows(tracker.survivors()) == [(0, step, MIB, 1) for step in range(4)]
+    assert survivors(tracker) == [(0, step, MIB, 1) for step in range(4)]
     assert tracker.live()["ptr"].tolist() == []
     feed(tracker, [malloc(0x1, 8, step=5, stack_py=2)])
-    assert rows(tracker.survivors()) == [(1, 5, 8, 1)]
+    assert survivors(tracker) == [(1, 5, 8, 1)]
 
 
 def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -> None:
@@ -592,7 +609,7 @@ def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -
         (3, 10, 30, 5, 6, False),
     ]
     assert rows(tracker.anomalies()) == [(0, "late_step", 1, 0)]
-    assert rows(tracker.survivors(), "birth_step", "blocks") == [(0, 1), (3, 2)]
+    assert [(birth, blocks_) for _, birth, _, blocks_ in survivors(tracker)] == [(0, 1), (3, 2)]
 
 
 def test_a_damaged_step_number_costs_bounded_memory() -> None:
@@ -663,8 +680,6 @@ def test_a_process_must_have_been_added() -> None:
     tracker = tracker_of()
     with pytest.raises(ValueError, match="process 3 was not added"):
         feed(tracker, [malloc(1, 1)], process=3)
-    with pytest.raises(ValueError, match="process 3 was not added"):
-        tracker.reach(3, 1)
 
 
 def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
@@ -746,9 +761,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
     rings = [2**63 + 11, 2**63 + 5, 2**63 + 7]  # neither sorted nor small
     processes = [process(rings[0], rank=4), process(rings[1], rank=5), process(rings[2], rings[0], rank=4)]
     tracker, model = run_both(events, chance)
-    tracker.reach(2, model.processes[0].step or 0)
     model.advance(2, model.processes[0].step or 0, together=True)
-    assert_same(tracker, model)
 
     seen: list[int] = []
     run = FakeRun(processes, [(rings[p], event) for p, event in events], batch, dictionary)
@@ -757,7 +770,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
     assert tracked.events == seen[-1] == 600
     assert tracked.orphans == 0
     assert sorted(rows(tracked.sites)) == sorted(rows(tracker.sites()))
-    assert sorted(rows(tracked.steps)) == sorted(rows(tracker.steps()))
+    assert sorted(rows(tracked.steps)) == sorted(wanted_steps(model))
     assert sorted(rows(tracked.anomalies)) == sorted(rows(tracker.anomalies()))
     assert tracked.ranks.tolist() == [4, 5, 4]
     assert tracked.site_ranks.tolist() == [[4, 5, 4][p] for p in tracked.sites["process"]]
@@ -768,7 +781,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
 def test_events_of_an_unknown_ring_are_left_out_and_counted() -> None:
     tracked = track([process(1)], [(1, malloc(1, 8)), (2, malloc(2, 8)), (1, malloc(3, 8))])
     assert (tracked.events, tracked.orphans) == (2, 1)
-    assert tracked.live["ptr"].tolist() == [1, 3]
+    assert tracked.sites["live_blocks"].tolist() == [2]
 
 
 def test_a_child_is_brought_to_the_step_of_its_rank() -> None:
@@ -820,14 +833,15 @@ def test_a_child_whose_parent_was_not_recorded_still_inherits() -> None:
 
 
 def test_levels_carry_forward_and_start_at_zero() -> None:
-    tracker = tracker_of(
+    one = [process(1)]
+    events = [
         malloc(1, 10, step=2, stack_py=1), malloc(2, 7, step=4, stack_py=2), free(1, step=5), malloc(3, 1, step=9)
-    )
-    tracked = blocks.tracked(tracker, [process(1)])
+    ]  # fmt: skip
+    tracked = track(one, [(1, event) for event in events])
     assert tracked.levels([1, 0], [0, 2, 3, 4, 5, 8]).tolist() == [[0, 0, 0, 7, 7, 7], [0, 10, 10, 10, 0, 0]]
-    first = blocks.tracked(tracker_of(malloc(1, 10), malloc(2, 10, step=1)), [process(1)])
+    first = track(one, [(1, malloc(1, 10)), (1, malloc(2, 10, step=1))])
     assert first.levels([0], [-1, 0]).tolist() == [[0, 10]]
-    empty = blocks.tracked(tracker_of(), [process(1)])
+    empty = track(one, [])
     assert empty.levels([], [1, 2]).shape == (0, 2)
     assert empty.last_complete_step == {}
 

@@ -220,6 +220,7 @@ def test_a_block_says_how_many_kernels_were_launched_before_it() -> None:
     run = leaky_job(ranks=2)
     for ts in (999, *(1_000 * step + 1_001 for step in range(24) for _ in range(2))):
         run.add(Kind.KERNEL_LAUNCH, ts, ring=1, device_type=DeviceType.NPU, device=0)
+    run.sort(ring=1)
     made = analyse(run)
     for rank in (0, 1):
         lines = [line for line in plain_text(made, rank=rank).splitlines() if ", kernel_" in line]

@@ -1,0 +1,187 @@
+"""Folds: however the events of a ring are cut into batches, live or from parts, the tables are the same; and merging
+knows neither order nor grouping nor repetition."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_run import FakeRun, process
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msmemscope.analysis.blocks import Tracked, fold, merged
+from msmemscope.folds.ring_fold import COLUMNS, RingFold
+from msmemscope.folds.ring_tables import RingTables, Table, merge
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource
+
+NPU = {"device_type": DeviceType.NPU, "device": 0}
+TABLES = ("sites", "site_steps", "survivors", "steps", "anomalies", "begins")
+
+
+def stream(seed: int, n: int) -> list[dict[str, int]]:
+    """Events of one ring: blocks of two pools, steps told by ranges or calls, mappings, failures, launches."""
+    chance = random.Random(seed)
+    step = between = 0
+    source = chance.choice((StepSource.MSTX, StepSource.API))
+    events: list[dict[str, int]] = []
+    for ts in range(n):
+        kind = chance.choices(
+            (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH),
+            (40, 30, 3, 3, 2, 2, 2, 5),
+        )[0]
+        event = dict.fromkeys(EVENT_COLUMNS, 0) | {"used": -1, "total": -1, "kind": int(kind), "ts": 1000 + ts}
+        event |= {"tid": chance.choice((1, 2)), "stack_py": chance.randrange(3), **NPU}
+        if kind == Kind.STEP:
+            step += chance.choice((1, 1, 1, 3))
+            between = 0
+            event |= {"aux": int(source)}
+        elif kind == Kind.RANGE_END:
+            event |= {"aux": 1}
+            between = 1
+        elif kind in (Kind.MALLOC, Kind.FREE):
+            pool = chance.choice((Pool.PTA, Pool.HAL))
+            event |= {"pool": int(pool), "ptr": chance.randrange(1, 9) << 21, "size": 1 << chance.randrange(9, 21)}
+            if pool == Pool.HAL:
+                event |= {"attr": chance.choice((0, 1 << 17)), "flags": chance.choice((0, 0, int(Flag.HANDLE)))}
+        elif kind in (Kind.MAP, Kind.UNMAP):
+            event |= {"ptr": chance.randrange(1, 9) << 21, "size": 1 << 20, "attr": chance.randrange(1, 9) << 21}
+        elif kind == Kind.OOM:
+            event |= {"pool": int(Pool.PTA), "size": 1 << 20, "aux": chance.choice((0, 0, 1))}
+        events.append(event | {"step": max(step - chance.choice((0, 0, 0, between)), 0)})
+    return events
+
+
+def columns(events: list[dict[str, int]], *, single: bool = False) -> dict[str, Any]:
+    """single: a column whose values are all equal has one."""
+    table = {name: np.array([event[name] for event in events], EVENT_COLUMNS[name]) for name in COLUMNS}
+    return {
+        name: values[:1].tobytes() if single and (values == values[0]).all() else values.tobytes()
+        for name, values in table.items()
+    }
+
+
+def fed(events: list[dict[str, int]], cuts: list[int], *, ring: int = 1, single: bool = False) -> RingFold:
+    fold = RingFold(ring)
+    for begin, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        if begin < end:
+            fold.take(end - begin, columns(events[begin:end], single=single))
+    return fold
+
+
+def plain(table: Table) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in table.items()}
+
+
+def assert_same(one: RingTables, other: RingTables) -> None:
+    for name in TABLES:
+        assert plain(getattr(one, name)) == plain(getattr(other, name)), name
+    facts = ("events", "stride", "first_step", "step", "step_stack", "boundaries", "left_out_incidents")
+    assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
+    assert len(one.incidents) == len(other.incidents)
+    for mine, its in zip(one.incidents, other.incidents, strict=True):
+        assert plain(mine.alive) == plain(its.alive)
+        assert replace(mine, alive={}) == replace(its, alive={})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.lists(st.integers(0, 300), max_size=12), st.booleans())
+def test_any_cut_into_batches_says_the_same(seed: int, cuts: list[int], single: bool) -> None:
+    events = stream(seed, 300)
+    whole, parts = fed(events, []), fed(events, sorted(cuts), single=single)
+    assert_same(whole.tables(), parts.tables())
+    one, other = whole.held(), parts.held()
+    assert plain(one.blocks) == plain(other.blocks)
+    assert (one.step, one.mappings) == (other.step, other.mappings)
+
+
+def test_streams_have_what_they_are_to_test() -> None:
+    tables = fed(stream(1, 300), []).tables()
+    assert tables.incidents
+    assert tables.step > 3
+    assert any(len(fed(stream(seed, 300), []).held().mappings.ranges) for seed in range(5))
+
+
+def test_asking_in_between_changes_nothing() -> None:
+    events = stream(7, 300)
+    fold = RingFold(1)
+    for at in range(0, 300, 10):
+        fold.take(10, columns(events[at : at + 10]))
+        fold.tables().reaching(99)
+        fold.held()
+    assert_same(fold.tables(), fed(events, []).tables())
+
+
+def test_parts_say_what_batches_said() -> None:
+    """Offline is online: a run's stored events and the batches that came give one verdict's tables."""
+    runs = {ring: stream(ring, 200) for ring in (1, 2, 3)}
+    processes = [process(1), process(2, rank=1), process(3, parent_ring=1)]
+    run = FakeRun(processes, batch_rows=11)
+    for ring, events in runs.items():
+        for event in events:
+            run.add(
+                Kind(event["kind"]), event["ts"], ring, **{n: v for n, v in event.items() if n not in ("kind", "ts")}
+            )
+    offline = fold(run).tracked(processes)  # type: ignore[arg-type]
+    live = []
+    for ring, events in runs.items():
+        one = RingFold(ring, has_parent=ring == 3)
+        for at in range(0, 200, 17):
+            one.take(len(events[at : at + 17]), columns(events[at : at + 17]))
+        live.append(one)
+    assert_tracked_same(offline, merged((one.tables() for one in live), processes))
+
+
+def assert_tracked_same(one: Tracked, other: Tracked) -> None:
+    for name in ("sites", "site_steps", "survivors", "steps", "anomalies"):
+        assert plain(getattr(one, name)) == plain(getattr(other, name)), name
+    for name in ("first_step", "last_complete_step", "step_stacks", "boundaries", "reached", "stride", "events"):
+        assert getattr(one, name) == getattr(other, name), name
+
+
+@given(st.permutations(range(6)), st.integers(0, 6))
+@settings(max_examples=30, deadline=None)
+def test_merging_knows_neither_order_nor_grouping(order: list[int], cut: int) -> None:
+    """Three rings, each twice: earlier and later tables."""
+    tables = []
+    for ring in (1, 2, 3):
+        events = stream(ring, 60)
+        tables += [fed(events[:30], [], ring=ring).tables(), fed(events, [], ring=ring).tables()]
+    shuffled = [tables[at] for at in order]
+    whole = merge(shuffled)
+    halves = merge(merge(shuffled[:cut]).values(), merge(shuffled[cut:]).values(), shuffled[:1])
+    assert whole == halves
+    assert {ring: one.events for ring, one in whole.items()} == {1: 60, 2: 60, 3: 60}
+
+
+def test_a_step_that_is_said_to_have_ended_reads_as_if_an_event_had_told_it() -> None:
+    """reaching() of what a worker did against a worker that heard of the step itself."""
+    events = [event for event in stream(5, 200) if event["kind"] in (Kind.MALLOC, Kind.FREE)]
+    last = max(event["step"] for event in events)
+    for reached in (last + 1, last + 4):
+        told = [*events, events[-1] | {"kind": int(Kind.GAP), "step": reached}]
+        asked = RingFold(1, has_parent=True)
+        asked.take(len(events), columns(events))
+        heard = RingFold(1, has_parent=True)
+        heard.take(len(told), columns(told))
+        one, other = asked.tables().reaching(reached), heard.tables().reaching(0)
+        assert plain(one.site_steps) == plain(other.site_steps)
+        assert plain(one.survivors) == plain(other.survivors)
+        assert sorted(zip(*plain(one.steps).values(), strict=True)) == sorted(
+            zip(*plain(other.steps).values(), strict=True)
+        )
+        assert one.step == other.step
+        assert plain(asked.held().at_last_step(reached)) == plain(heard.held().at_last_step(reached))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_the_wrong_length_is_refused(name: str) -> None:
+    good = columns(stream(1, 10))
+    with pytest.raises(ValueError, match=f"'{name}'"):
+        RingFold(1).take(10, good | {name: good[name][: -EVENT_COLUMNS_BYTES[name]]})
+
+
+EVENT_COLUMNS_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in EVENT_COLUMNS.items()}
