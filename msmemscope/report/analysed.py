@@ -79,7 +79,11 @@ def analyse(
     )
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(
-        run, tracked, findings, leaks_looked_for=look, left_out_incidents=tracked.left_out_incidents if settings.active_analysis else 0
+        run,
+        tracked,
+        findings,
+        leaks_looked_for=look,
+        left_out_incidents=tracked.left_out_incidents if settings.active_analysis else 0,
     )
     return Analysis(run, tracked, summary, leaked, incidents)
 

@@ -65,7 +65,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
         if (step > process.step) close_steps(process, step, process.last_ts, process.follows() ? 1 : kMaxSilentSteps);
-        if (step == process.step && step > process.told_step) forget_levels(process);  // advance() had opened it
+        if (step == process.step && step > process.told_step) forget_levels(process);  // a range that ended had opened it
         process.told_step = std::max(process.told_step, step);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);

@@ -79,7 +79,7 @@ def plain(table: Table) -> dict[str, list[Any]]:
 def assert_same(one: RingTables, other: RingTables) -> None:
     for name in TABLES:
         assert plain(getattr(one, name)) == plain(getattr(other, name)), name
-    facts = ("events", "stride", "first_step", "step", "step_stack", "boundaries", "left_out_incidents")
+    facts = ("events", "stride", "first_step", "step", "step_stack", "boundaries", "launches", "left_out_incidents")
     assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
     assert len(one.incidents) == len(other.incidents)
     for mine, its in zip(one.incidents, other.incidents, strict=True):
