@@ -46,6 +46,18 @@ TRACKER_COLUMNS = (
 
 
 @dataclass(frozen=True)
+class SiteSums:
+    """The sums of one process's sites, as analysis/verdict/sums.py describes them, in rows of equal cells: `cells` of
+    them from `cell` on. `site` counts within the process; rows of one cell add up."""
+
+    rows: Table
+    ages: Table
+    last_step: int
+    first_step: int
+    stride: int
+
+
+@dataclass(frozen=True)
 class Tracked:
     """What the events of a run say about its blocks.
 
@@ -93,6 +105,7 @@ class Tracked:
     boundaries: dict[int, int] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     launches: int = 0
+    sums: dict[int, SiteSums] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
 
@@ -204,6 +217,12 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         survivors=_stacked(closed, "survivors", of_sites=True),
         steps=_stacked(closed, "steps"),
         anomalies=_stacked(closed, "anomalies"),
+        sums={
+            number: SiteSums(
+                one.sums, one.ages, one.step - 1 if one.step > one.first_step else -1, one.first_step, one.sum_stride
+            )
+            for number, one in known.items()
+        },
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},

@@ -44,6 +44,7 @@ COLUMNS = (
 
 MAX_POINTS = 1 << 20  # of site x step; 24 bytes each
 MAX_SITES = 1 << 18  # some 250 bytes each
+MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
 _RARE = np.zeros(256, bool)
 _RARE[[Kind.MAP, Kind.UNMAP, Kind.OOM]] = True
@@ -54,7 +55,7 @@ class RingFold:
 
     def __init__(self, ring: int, *, has_parent: bool = False) -> None:
         self.ring = ring
-        self._tracker = BlockTracker(MAX_POINTS, MAX_SITES)
+        self._tracker = BlockTracker(MAX_POINTS, MAX_SITES, MAX_RUNS)
         self._tracker.add_process(0, 0 if has_parent else -1)
         self._has_parent = has_parent
         self._mappings = MappingFold()
@@ -93,7 +94,10 @@ class RingFold:
                 survivors=tracker.survivors(),
                 steps=tracker.steps(),
                 anomalies=tracker.anomalies(),
+                sums=tracker.sums(),
+                ages=tracker.ages(),
                 stride=tracker.stride,
+                sum_stride=tracker.sum_stride,
                 first_step=int(facts["first_step"]),
                 step=int(facts["step"]),
                 step_stack=int(facts["step_stack"]),

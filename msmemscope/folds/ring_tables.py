@@ -18,16 +18,14 @@ from msmemscope.folds.segments import Mappings
 
 Table = dict[str, Any]  # column name -> numpy array, all of one length
 
-_OPEN = ("open", "late")  # columns of what depends on whether the open step is seen as closed
-
 
 @dataclass(frozen=True)
 class RingTables:
     """The tables of native/kernel/tables.h of one ring (`process` is 0 in all of them), and facts beside them.
 
     step is the open step, first_step that of its first event; both say nothing without events. step_stack: Python stack
-    of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the steps after the first and
-    the times at which they began.
+    of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the
+    steps after the first and the times at which they began.
     """
 
     ring: int
@@ -37,7 +35,10 @@ class RingTables:
     survivors: Table
     steps: Table
     anomalies: Table
+    sums: Table
+    ages: Table
     stride: int
+    sum_stride: int
     first_step: int
     step: int
     step_stack: int
@@ -61,12 +62,16 @@ class RingTables:
                 self,
                 site_steps=_rows(self.site_steps, ~self.site_steps["open"], without="open"),
                 survivors=_joined(self.survivors),
+                sums=_rows(self.sums, ~self.sums["late"], without="late"),
+                ages=_rows(self.ages, ~self.ages["late"], without="late"),
             )
         return replace(
             self,
             step=step,
             site_steps=_closed_points(self.site_steps, self.step, step, self.stride),
             survivors=_joined(_rows(self.survivors, ~self.survivors["late"])),
+            sums=_rows(self.sums, self.sums["late"] | True, without="late"),
+            ages=_rows(self.ages, self.ages["late"] | True, without="late"),
             steps=_closed_steps(self.steps, self.step, step),
         )
 

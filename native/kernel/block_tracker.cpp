@@ -40,14 +40,15 @@ constexpr const char* kAnomalyText[kAnomalies] = {
 
 // ---------------------------------------------------------------------------------------------- feeding
 
-BlockTracker::BlockTracker(std::size_t max_points, std::size_t max_sites)
-    : max_points_(max_points), max_sites_(max_sites), point_limit_(max_points) {}
+BlockTracker::BlockTracker(std::size_t max_points, std::size_t max_sites, std::size_t max_runs)
+    : max_points_(max_points), max_sites_(max_sites), max_runs_(max_runs), point_limit_(max_points) {}
 
 void BlockTracker::add_process(u32 process, i64 parent) {
     const auto [entry, added] = process_index_.try_emplace(process, static_cast<u32>(processes_.size()));
     if (added) {
         processes_.emplace_back();
         processes_.back().id = process;
+        if (max_runs_ != 0) processes_.back().sums = std::make_unique<SiteSums>(max_runs_);
     }
     processes_[entry->second].parent = parent;
 }
@@ -171,6 +172,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     site.live_bytes += size;
     site.peak_bytes = std::max(site.peak_bytes, site.live_bytes);
     mark_dirty(process, site, block.site);
+    if (process.sums != nullptr) process.sums->born(block.site, size);
 
     StepRow& open = pool.open;
     open.allocs += 1;
@@ -235,6 +237,7 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     site.freed_bytes += static_cast<u64>(block.size);
     site.live_bytes -= block.size;
     mark_dirty(process, site, block.site);
+    if (process.sums != nullptr) process.sums->freed(block.site, block.step, process.step, block.size);
     u64 attr = 0;
     if (const auto word = pool.words.find(block.id); word != pool.words.end()) {
         attr = word->second;
@@ -324,6 +327,7 @@ void BlockTracker::SiteIndex::add(u64 stack_py, u64 stack_c, u32 site) {
 void BlockTracker::start(Process& process, u32 step, u64 ts) {
     process.started = true;
     process.first_step = process.step = step;
+    if (process.sums != nullptr) process.sums->start(step);
     process.first_ts = process.step_start_ts = ts;
 }
 
@@ -375,6 +379,7 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_sile
         pool.open = pool.open.next(next, ts);
     }
 
+    if (process.sums != nullptr) process.sums->close(process.step, next);
     write_points(process);
     const bool cell_ends = cell(next) > cell(process.step);
     if (cell_ends) finish_cell(process);
@@ -653,6 +658,24 @@ AnomalyTable BlockTracker::anomalies() const {
             table.bytes.push_back(process.anomaly_bytes[kind]);
         }
     }
+    return table;
+}
+
+u32 BlockTracker::sum_stride() const noexcept {
+    return processes_.empty() || processes_.front().sums == nullptr ? 1 : processes_.front().sums->stride();
+}
+
+SumTable BlockTracker::sums() const {
+    SumTable table;
+    for (const Process& process : processes_)
+        if (process.sums != nullptr) process.sums->append(table, process.step);
+    return table;
+}
+
+AgeTable BlockTracker::ages() const {
+    AgeTable table;
+    for (const Process& process : processes_)
+        if (process.sums != nullptr) process.sums->append(table, process.step);
     return table;
 }
 

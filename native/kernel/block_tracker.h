@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "kernel/block_map.h"
+#include "kernel/site_sums.h"
 #include "kernel/tables.h"
 #include "record/record.h"
 
@@ -114,7 +115,8 @@ struct EventColumns {
 
 class BlockTracker {
 public:
-    BlockTracker(std::size_t max_points, std::size_t max_sites);
+    // max_runs: of the sums of each process (site_sums.h); 0: they are not kept.
+    BlockTracker(std::size_t max_points, std::size_t max_sites, std::size_t max_runs = 0);
 
     // Comes before feed(). parent: the process that forked or started it, -1 none. A second call changes the parent.
     void add_process(u32 process, i64 parent);
@@ -128,6 +130,9 @@ public:
 
     // The open step of the process that was added first; 0 before its first event.
     u32 step() const noexcept { return processes_.empty() ? 0 : processes_.front().step; }
+
+    // Steps per cell of the sums of the process that was added first.
+    u32 sum_stride() const noexcept;
 
     // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
     u64 stride() const noexcept { return stride_; }
@@ -143,6 +148,8 @@ public:
     AnomalyTable anomalies() const;
     ProcessTable processes() const;
     BeginTable begins() const;
+    SumTable sums() const;
+    AgeTable ages() const;
 
 private:
     static constexpr u32 kNone = ~u32{0};
@@ -252,6 +259,7 @@ private:
         // Blocks of closed steps that ended in the open one. Programs free everything after their last step, and what
         // leaked must still be seen then. Cleared when the step closes.
         std::vector<Late> late;
+        std::unique_ptr<SiteSums> sums;
         std::array<u64, kAnomalies> anomaly_count{};
         std::array<i64, kAnomalies> anomaly_bytes{};
 
@@ -296,6 +304,7 @@ private:
 
     const std::size_t max_points_;
     const std::size_t max_sites_;
+    const std::size_t max_runs_;
     std::size_t point_limit_;  // max_points_, or more when one point per site is already more
     std::size_t points_ = 0;   // in all grids and tails
     u64 stride_ = 1;

@@ -56,6 +56,29 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, blocks)                   \
     X(Bool, late)
 
+// The sums of sites by cell, `cells` equal ones in a row; sums.py says what they mean. Rows of one site and cell add up.
+// late: what ended in the open step, which counts once that step is closed; births of the open step have rows of their
+// own, which are not late.
+#define MEMSCOPE_SUM_COLUMNS(X) \
+    X(u32, site)                \
+    X(u32, cell)                \
+    X(u32, cells)               \
+    X(i64, born_blocks)         \
+    X(i64, born_bytes)          \
+    X(i64, freed_blocks)        \
+    X(i64, freed_bytes)         \
+    X(i64, old_blocks)          \
+    X(i64, gone_blocks)         \
+    X(i64, gone_bytes)          \
+    X(Bool, late)
+
+// Deaths by site and class of age (sums.py). late: as above.
+#define MEMSCOPE_AGE_COLUMNS(X) \
+    X(u32, site)                \
+    X(u8, age_class)            \
+    X(i64, blocks)              \
+    X(Bool, late)
+
 // One row per step of every process and pool since the pool's first event, the open step included (complete is
 // false). Of steps in a row in which a worker did nothing only the last. *_bytes:
 // our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step
@@ -213,6 +236,12 @@ struct SiteStepTable {
 };
 struct SurvivorTable {
     MEMSCOPE_SURVIVOR_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct SumTable {
+    MEMSCOPE_SUM_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct AgeTable {
+    MEMSCOPE_AGE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 struct StepTable {
     MEMSCOPE_STEP_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

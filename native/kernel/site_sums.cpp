@@ -1,0 +1,224 @@
+#include "kernel/site_sums.h"
+
+#include <algorithm>
+
+namespace memscope {
+
+namespace {
+
+constexpr u32 kExactAges = 32;
+constexpr u32 kOldAge = 2;
+
+}  // namespace
+
+void SiteSums::Values::add(const Values& other) noexcept {
+    born += other.born;
+    freed += other.freed;
+    old += other.old;
+    gone += other.gone;
+    born_bytes += other.born_bytes;
+    freed_bytes += other.freed_bytes;
+    gone_bytes += other.gone_bytes;
+}
+
+bool SiteSums::Values::operator==(const Values& other) const noexcept {
+    return born == other.born && freed == other.freed && old == other.old && gone == other.gone &&
+           born_bytes == other.born_bytes && freed_bytes == other.freed_bytes && gone_bytes == other.gone_bytes;
+}
+
+u8 SiteSums::age_class(u32 age) noexcept {
+    if (age < kExactAges) return static_cast<u8>(age);
+    const u32 octave = 31 - static_cast<u32>(__builtin_clz(age));
+    return static_cast<u8>(std::min(kExactAges + 4 * (octave - 5) + ((age >> (octave - 2)) & 3), kAgeClasses - 1));
+}
+
+void SiteSums::start(u32 step) noexcept { origin_ = std::max(step, kWarmUp); }
+
+SiteSums::Site& SiteSums::open(u32 id) {
+    if (id >= sites_.size()) sites_.resize(std::size_t{id} + 1);
+    Site& site = sites_[id];
+    if (!site.listed) {
+        site.listed = true;
+        open_sites_.push_back(id);
+    }
+    return site;
+}
+
+void SiteSums::born(u32 id, i64 bytes) {
+    Site& site = open(id);
+    site.open.born += 1;
+    site.open.born_bytes += bytes;
+}
+
+void SiteSums::freed(u32 id, u32 birth_step, u32 open_step, i64 bytes) {
+    Site& site = open(id);
+    site.open.freed += 1;
+    site.open.freed_bytes += bytes;
+    if (birth_step == open_step) {
+        site.open.gone += 1;
+        site.open.gone_bytes += bytes;
+    } else {
+        if (birth_step > origin_ && open_step - birth_step >= kOldAge) site.open.old += 1;
+        deaths_.push_back(Death{id, birth_step, bytes});
+    }
+}
+
+SiteSums::Values SiteSums::gone(const Death& death) noexcept {
+    Values values;
+    values.gone = 1;
+    values.gone_bytes = death.bytes;
+    return values;
+}
+
+void SiteSums::close(u32 step, u32 next) {
+    for (const u32 id : open_sites_) {
+        Site& site = sites_[id];
+        site.listed = false;
+        if (has_rows(site)) {
+            site.kept = true;
+            add(site.runs, step / stride_, site.open);
+            if (step > origin_ && site.open.gone != 0) count_age(site.ages, 0, site.open.gone);
+        }
+        site.open = Values{};
+    }
+    open_sites_.clear();
+    for (const Death& death : deaths_) {
+        Site& site = sites_[death.site];
+        add(site.runs, death.birth / stride_, gone(death));
+        if (death.birth > origin_) count_age(site.ages, age_class(step - death.birth), 1);
+    }
+    deaths_.clear();
+    while (next > origin_ && (next - 1) / stride_ - origin_ / stride_ >= kMostCells) thin();
+    run_limit_ = std::max(run_limit_, max_runs_);
+    while (runs_ > run_limit_) {
+        if (stride_ > next) {  // then every site has one cell, and only sites are left to blame
+            run_limit_ = 2 * runs_;
+            break;
+        }
+        thin();
+    }
+}
+
+void SiteSums::count_age(std::vector<std::pair<u8, u64>>& ages, u8 age, u64 blocks) {
+    for (auto& [known, count] : ages) {
+        if (known != age) continue;
+        count += blocks;
+        return;
+    }
+    ages.emplace_back(age, blocks);
+}
+
+// Adds to one cell: takes it out of its run, and joins it with its neighbours where they are equal now.
+void SiteSums::add(Runs& runs, u32 cell, const Values& values) {
+    const std::size_t before = runs.size();
+    auto at = std::upper_bound(runs.begin(), runs.end(), cell, [](u32 one, const Run& run) { return one < run.first; });
+    if (at != runs.begin() && std::prev(at)->end() > cell) {
+        --at;
+        const Run whole = *at;
+        Run pieces[3];
+        std::size_t n = 0, mine = 0;
+        if (cell > whole.first) pieces[n++] = Run{whole.first, cell - whole.first, whole.values};
+        mine = n;
+        pieces[n++] = Run{cell, 1, whole.values};
+        if (whole.end() > cell + 1) pieces[n++] = Run{cell + 1, whole.end() - cell - 1, whole.values};
+        *at = pieces[0];
+        at = runs.insert(at + 1, pieces + 1, pieces + n) - 1 + static_cast<std::ptrdiff_t>(mine);
+    } else {
+        at = runs.insert(at, Run{cell, 1, Values{}});
+    }
+    at->values.add(values);
+    const auto join = [&runs](Runs::iterator left) {
+        const auto right = left + 1;
+        if (left->end() != right->first || !(left->values == right->values)) return;
+        left->cells += right->cells;
+        runs.erase(right);
+    };
+    if (at + 1 != runs.end()) join(at);
+    if (at != runs.begin()) join(at - 1);
+    runs_ += runs.size() - before;
+}
+
+// Every pair of cells becomes one.
+void SiteSums::thin() {
+    stride_ *= 2;
+    for (Site& site : sites_) {
+        const Runs old = std::move(site.runs);
+        site.runs = {};
+        runs_ -= old.size();
+        for (const Run& run : old) {
+            u32 first = run.first, cells = run.cells;
+            if (first % 2 == 1) {
+                add(site.runs, first / 2, run.values);
+                first += 1;
+                cells -= 1;
+            }
+            if (cells >= 2) {  // no run lies there yet: they come in order
+                Run pairs{first / 2, cells / 2, run.values};
+                pairs.values.add(run.values);
+                const bool joins = !site.runs.empty() && site.runs.back().end() == pairs.first &&
+                                   site.runs.back().values == pairs.values;
+                if (joins) {
+                    site.runs.back().cells += pairs.cells;
+                } else {
+                    site.runs.push_back(pairs);
+                    runs_ += 1;
+                }
+            }
+            if (cells % 2 == 1) add(site.runs, (first + cells - 1) / 2, run.values);
+        }
+    }
+}
+
+void SiteSums::append_values(SumTable& table, u32 site, u32 cell, u32 cells, const Values& values, bool late) {
+    table.site.push_back(site);
+    table.cell.push_back(cell);
+    table.cells.push_back(cells);
+    table.born_blocks.push_back(static_cast<i64>(values.born));
+    table.born_bytes.push_back(values.born_bytes);
+    table.freed_blocks.push_back(static_cast<i64>(values.freed));
+    table.freed_bytes.push_back(values.freed_bytes);
+    table.old_blocks.push_back(static_cast<i64>(values.old));
+    table.gone_blocks.push_back(static_cast<i64>(values.gone));
+    table.gone_bytes.push_back(values.gone_bytes);
+    table.late.push_back(late ? Bool::YES : Bool::NO);
+}
+
+bool SiteSums::has_rows(const Site& site) noexcept { return site.kept || site.open.born != site.open.gone; }
+
+void SiteSums::append(SumTable& table, u32 open_step) const {
+    const u32 open_cell = open_step / stride_;
+    for (std::size_t at = 0; at < sites_.size(); ++at) {
+        const u32 id = static_cast<u32>(at);
+        const Site& site = sites_[at];
+        for (const Run& run : site.runs) append_values(table, id, run.first, run.cells, run.values, false);
+        if (!has_rows(site)) continue;
+        Values births, rest = site.open;
+        births.born = rest.born;
+        births.born_bytes = rest.born_bytes;
+        rest.born = 0;
+        rest.born_bytes = 0;
+        if (births.born != 0) append_values(table, id, open_cell, 1, births, false);
+        if (rest.freed != 0) append_values(table, id, open_cell, 1, rest, true);
+    }
+    for (const Death& death : deaths_)
+        append_values(table, death.site, death.birth / stride_, 1, gone(death), true);
+}
+
+void SiteSums::append(AgeTable& table, u32 open_step) const {
+    const auto append_row = [&table](u32 site, u8 age, u64 blocks, bool late) {
+        table.site.push_back(site);
+        table.age_class.push_back(age);
+        table.blocks.push_back(static_cast<i64>(blocks));
+        table.late.push_back(late ? Bool::YES : Bool::NO);
+    };
+    for (std::size_t at = 0; at < sites_.size(); ++at) {
+        const u32 id = static_cast<u32>(at);
+        const Site& site = sites_[at];
+        for (const auto& [age, blocks] : site.ages) append_row(id, age, blocks, false);
+        if (has_rows(site) && open_step > origin_ && site.open.gone != 0) append_row(id, 0, site.open.gone, true);
+    }
+    for (const Death& death : deaths_)
+        if (death.birth > origin_) append_row(death.site, age_class(open_step - death.birth), 1, true);
+}
+
+}  // namespace memscope

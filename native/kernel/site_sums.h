@@ -1,0 +1,102 @@
+// The sums by which a site can be judged, kept step by step: what was born and freed in each, how much of what was born
+// there is gone, and at what age blocks died. msmemscope/analysis/verdict/sums.py says what every number means, how
+// tables merge and what is asked of them; this is the fold that keeps them.
+//
+//   open    what happens in the open step is kept apart until it closes: a program frees everything after its last
+//           step, and what leaked must still be seen then.
+//   kept    a site has rows from the first step on that one of its blocks outlived. What comes and goes within steps,
+//           most of what a program does, costs nothing here but its counters.
+//   run     equal rows of neighbouring cells are one run. A site that does the same in every step has two or three of
+//           them, whether it leaks, or hands a block from step to step, or keeps the latest 200; a life that differs
+//           from step to step has one run per cell.
+//   thin    a cell is `stride` steps. The stride doubles when there are more than kMostCells cells, or more than
+//           max_runs runs: memory does not depend on the length of the run.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "kernel/tables.h"
+#include "record/record.h"
+
+namespace memscope {
+
+class SiteSums {
+public:
+    // As in sums.py: MAX_CELLS, AGE_CLASSES, WARM_UP.
+    static constexpr u32 kMostCells = 1024;
+    static constexpr u32 kAgeClasses = 96;
+    static constexpr u32 kWarmUp = 1;
+
+    explicit SiteSums(std::size_t max_runs) : max_runs_(max_runs) {}
+
+    // The process's first event is in this step.
+    void start(u32 step) noexcept;
+
+    // A block of a site, in the open step.
+    void born(u32 site, i64 bytes);
+    // Its end, in the open step.
+    void freed(u32 site, u32 birth_step, u32 open_step, i64 bytes);
+
+    // The open step `step` ends, and `next` begins.
+    void close(u32 step, u32 next);
+
+    u32 stride() const noexcept { return stride_; }
+    void append(SumTable& table, u32 open_step) const;
+    void append(AgeTable& table, u32 open_step) const;
+
+private:
+    struct Values {
+        u64 born = 0, freed = 0, old = 0, gone = 0;
+        i64 born_bytes = 0, freed_bytes = 0, gone_bytes = 0;
+
+        void add(const Values& other) noexcept;
+        bool operator==(const Values& other) const noexcept;
+    };
+
+    struct Run {
+        u32 first = 0, cells = 0;
+        Values values;  // of each of its cells
+
+        u32 end() const noexcept { return first + cells; }
+    };
+
+    // Runs of one site, by cell; cells without a run are empty.
+    using Runs = std::vector<Run>;
+
+    struct Site {
+        Values open;          // the open step: what was born, and of it what is gone; what else was freed
+        bool listed = false;  // in open_sites_
+        bool kept = false;
+        Runs runs;
+        std::vector<std::pair<u8, u64>> ages;  // class, blocks
+    };
+
+    // The end of a block of a closed step in the open one.
+    struct Death {
+        u32 site, birth;
+        i64 bytes;
+    };
+
+    static u8 age_class(u32 age) noexcept;
+    Site& open(u32 site);
+    void add(Runs& runs, u32 cell, const Values& values);
+    static void append_values(SumTable& table, u32 site, u32 cell, u32 cells, const Values& values, bool late);
+    static Values gone(const Death& death) noexcept;
+    static bool has_rows(const Site& site) noexcept;
+    void thin();
+    static void count_age(std::vector<std::pair<u8, u64>>& ages, u8 age, u64 blocks);
+
+    const std::size_t max_runs_;
+    std::size_t run_limit_ = 0;  // max_runs_, or more when thinning cannot help
+    std::size_t runs_ = 0;       // of all sites
+    u32 origin_ = kWarmUp;
+    u32 stride_ = 1;
+    std::vector<Site> sites_;
+    std::vector<u32> open_sites_;
+    std::vector<Death> deaths_;
+};
+
+}  // namespace memscope
