@@ -66,7 +66,8 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
         if (step > process.step) close_steps(process, step, process.last_ts, process.follows() ? 1 : kMaxSilentSteps);
-        if (step == process.step && step > process.told_step) forget_levels(process);  // a range that ended had opened it
+        if (step == process.step && step > process.told_step)
+            forget_levels(process);  // a range that ended had opened it
         process.told_step = std::max(process.told_step, step);
 
         if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
@@ -548,7 +549,9 @@ SurvivorTable BlockTracker::survivors() const {
     for (const Process& process : processes_)
         for (const Late& late : process.late)
             births.push_back(Birth{birth_key(late.block), late.block.size, Bool::YES});
-    const auto before = [](const Birth& a, const Birth& b) { return std::tie(a.key, a.late) < std::tie(b.key, b.late); };
+    const auto before = [](const Birth& a, const Birth& b) {
+        return std::tie(a.key, a.late) < std::tie(b.key, b.late);
+    };
     std::sort(births.begin(), births.end(), before);
 
     SurvivorTable table;
@@ -625,8 +628,7 @@ LiveTable BlockTracker::blocks(bool with_late) const {
     return table;
 }
 
-void BlockTracker::append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr,
-                          bool late) const {
+void BlockTracker::append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr, bool late) const {
     const Site& site = sites_[block.site];
     table.process.push_back(processes_[pool.process].id);
     table.device_type.push_back(pool.device_type);

@@ -200,8 +200,7 @@ void SiteSums::append(SumTable& table, u32 open_step) const {
         if (births.born != 0) append_values(table, id, open_cell, 1, births, false);
         if (rest.freed != 0) append_values(table, id, open_cell, 1, rest, true);
     }
-    for (const Death& death : deaths_)
-        append_values(table, death.site, death.birth / stride_, 1, gone(death), true);
+    for (const Death& death : deaths_) append_values(table, death.site, death.birth / stride_, 1, gone(death), true);
 }
 
 void SiteSums::append(AgeTable& table, u32 open_step) const {

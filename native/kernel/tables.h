@@ -56,9 +56,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, blocks)                   \
     X(Bool, late)
 
-// The sums of sites by cell, `cells` equal ones in a row; sums.py says what they mean. Rows of one site and cell add up.
-// late: what ended in the open step, which counts once that step is closed; births of the open step have rows of their
-// own, which are not late.
+// The sums of sites by cell, `cells` equal ones in a row; sums.py says what they mean. Rows of one site and cell add
+// up. late: what ended in the open step, which counts once that step is closed; births of the open step have rows of
+// their own, which are not late.
 #define MEMSCOPE_SUM_COLUMNS(X) \
     X(u32, site)                \
     X(u32, cell)                \
@@ -135,7 +135,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, bytes)
 
 // One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
-// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own. With events 0 nothing was fed, and the other fields say nothing.
+// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own. With events 0 nothing was fed, and
+// the other fields say nothing.
 #define MEMSCOPE_PROCESS_COLUMNS(X) \
     X(u32, process)                 \
     X(i64, parent)                  \

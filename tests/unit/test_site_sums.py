@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from corpus.slow_sums import slow_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +15,6 @@ from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.verdict.sums import STEP_SUMS, Sums, make_sums
 from msmemscope.folds.ring_fold import RingFold
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-from slow_sums import slow_rows
 
 Event = tuple[int, int, int, int, int]  # kind, address, site's stack, size, step
 
