@@ -67,7 +67,8 @@ def config(**options: str) -> None:
     """Sets what is collected and where it goes; docs/api.md lists the keywords. Without any, the defaults.
 
     Every call starts from the defaults and switches to collecting from start() on. `format`, `output_path` and
-    `watch` hold for the whole run: once it has begun they are kept, with a warning.
+    `watch` hold for the whole run: once it has begun they are kept, with a warning. `device`, `level`, `events` and
+    `call_stack` hold from then on; what was recorded of a device that is left out is still recorded as freed.
 
     Raises TypeError for a value that is not a text, ValueError for an unknown keyword or a wrong value.
     """
@@ -82,13 +83,14 @@ def config(**options: str) -> None:
     for text in (*parsed.warnings, *parsed.missing):
         tell(f"Warning: {text}")
     _config = parsed.config
-    if _running():
+    if _is_attached():
         from msmemscope import _native
 
         chosen = _config
         _native.set_stack_depth(
             chosen.python_stack_depth if chosen.python_stack else 0, chosen.c_stack_depth if chosen.c_stack else 0
         )
+        _native.set_devices(",".join(chosen.device))
         _native.set_sorts(chosen.sorts)
 
 
@@ -168,6 +170,14 @@ def _launched_config() -> Config | None:
 
     session = attached()
     return session.config.replaced(effective=True) if session is not None else None
+
+
+def _is_attached() -> bool:
+    """Whether this process records into a session, or has stopped to."""
+    import sys
+
+    attach = sys.modules.get("msmemscope.collect.attach")
+    return attach is not None and attach.attached() is not None
 
 
 def _running() -> bool:
