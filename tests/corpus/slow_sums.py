@@ -16,11 +16,14 @@ Rows = dict[str, np.ndarray]
 
 
 def slow_rows(blocks: Iterable[Block], last_step: int, origin: int = WARM_UP, stride: int = 1) -> tuple[Rows, Rows]:
-    """Rows of both tables. Deaths after `last_step` have not happened yet; births after it are the open step's."""
+    """Rows of both tables. Deaths after `last_step` have not happened yet; births after it are the open step's, and
+    in the tables only where a cell is a step."""
     origin = max(origin, WARM_UP)
     steps: dict[tuple[int, int], Counter[str]] = {}
     ages: Counter[tuple[int, int]] = Counter()
     for site, birth, death, size in blocks:
+        if birth > last_step and stride > 1:
+            continue
         at_birth = steps.setdefault((site, birth // stride), Counter())
         at_birth["born_blocks"] += 1
         at_birth["born_bytes"] += size

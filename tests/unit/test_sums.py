@@ -95,20 +95,19 @@ def test_a_thinned_table_is_the_one_that_had_been_coarse_from_the_start(made: li
     fine, coarse = whole(made), whole(made, stride=stride)
     assert same(fine.thinned(stride), coarse)
     assert same(merge([fine, coarse]), merge([coarse, coarse]))
-    if coarse.places:
-        for site in coarse.sites.tolist():
-            # The levels at the ends of cells are those of the steps that end there.
-            ends = np.arange(2 * stride - 1, LAST + 1, stride)
-            levels = fine.site(site).level_bytes[ends - 1]
-            assert coarse.site(site).level_bytes[1:].tolist() == levels.tolist()
+    for site in coarse.sites.tolist():
+        # The levels at the ends of cells are those of the steps that end there.
+        ends = np.minimum(np.arange(2 * stride - 1, LAST + stride, stride), LAST)
+        levels = fine.site(site).level_bytes[ends - 1]
+        assert coarse.site(site).level_bytes[1:].tolist() == levels.tolist()
 
 
-def test_a_cell_that_is_not_complete_is_not_judged():
-    stats = whole([(7, step, -1, 10) for step in range(1, LAST + 1)], stride=16).site(7)
-    # Steps 0-15 are the start, 16-31 are complete, 32-40 are not.
-    assert stats.born_blocks.tolist() == [15, 16]
-    assert stats.open_blocks == 9
-    assert [stats.step_of(place) for place in range(2)] == [0, 16]
+def test_the_last_cell_ends_with_the_last_complete_step():
+    stats = whole([(7, step, -1, 10) for step in range(1, LAST + 2)], stride=16).site(7)
+    # Steps 0-15 are the start, then come 16-31 and 32-40; 41 is open.
+    assert stats.born_blocks.tolist() == [15, 16, 9]
+    assert stats.open_blocks == 0
+    assert [stats.step_of(place) for place in range(3)] == [0, 16, 32]
 
 
 def test_a_long_run_keeps_its_tables_small():

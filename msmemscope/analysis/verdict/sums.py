@@ -31,12 +31,13 @@ Rules of a fold
   come again and again for the same key; the receiver adds.
 * The open step. Rows of steps beyond `last_step`, the last complete one, are not judged: their births are told apart
   (`open_blocks`), for they prove that births go on. Frees in the open step are held back until it is complete, in all
-  of the columns: a program frees everything after its last step, and what leaked must still be seen then.
+  of the columns: a program frees everything after its last step, and what leaked must still be seen then. With a
+  stride above 1 an open step has no rows at all: its cell may have complete steps, too.
 * Origin: the step of the process's first event, but WARM_UP at least (steps.py): what it made until the end of that
   step is the start, and evidence of nothing. In the tables it has cells like all others.
 * Thinning: when a process has more than MAX_CELLS cells, its stride doubles and pairs of cells are added together: the
   new key is cell // 2. Strides are powers of two, so tables of any two strides merge: the finer one is thinned first.
-  Ages stay in steps whatever the stride.
+  Ages stay in steps whatever the stride. The last cell may have fewer complete steps than the others.
 
 Limits. At most MAX_CELLS rows of 72 bytes for a site, and AGE_CLASSES age rows of 24: 75 KiB for the busiest site of a
 run of any length. Sums are exact up to 2**63 - 1.
@@ -95,7 +96,7 @@ AGE_EDGES = _age_edges()
 @dataclass(frozen=True)
 class SiteStats:
     """One site of one process, dense. Arrays by place: place 0 is the start, places 1..S are the cells after it, up to
-    the last one that is complete."""
+    that of the last complete step."""
 
     born_blocks: Ints
     born_bytes: Ints
@@ -157,8 +158,8 @@ class Sums:
 
     @property
     def places(self) -> int:
-        """Of the dense arrays: the start and the complete cells after it; 0 as long as not even the start is over."""
-        return max((self.last_step + 1) // self.stride - self.origin // self.stride, 0)
+        """Of the dense arrays: the start and the cells after it; 0 as long as not even the start is over."""
+        return self._cell(self.last_step) + 1 if self.last_step >= self.origin else 0
 
     def site(self, site: int) -> SiteStats:
         """The dense arrays of a site; ValueError before the first step is complete."""
@@ -201,9 +202,14 @@ class Sums:
         """On cells of `stride` steps, a multiple of its own stride."""
         if stride % self.stride:
             raise ValueError(f"cells of {self.stride} steps cannot be cut into cells of {stride}")
-        cells = self.steps["cell"] // (stride // self.stride)
-        steps = _added([{**self.steps, "cell": cells}], STEP_KEYS, STEP_SUMS)
+        known = self.steps["cell"] * self.stride <= self.last_step if stride > self.stride else slice(None)
+        rows = {name: column[known] for name, column in self.steps.items()}
+        rows["cell"] = rows["cell"] // (stride // self.stride)
+        steps = _added([rows], STEP_KEYS, STEP_SUMS)
         return Sums(steps, self.ages, self.last_step, self.origin, stride)
+
+    def _cell(self, step: int) -> int:
+        return step // self.stride - self.origin // self.stride
 
     def _place(self, cells: Ints) -> Ints:
         return np.maximum(cells - self.origin // self.stride, 0)

@@ -1,0 +1,120 @@
+"""What is said of a site: a leak, growth, a level, a candidate, or nothing.
+
+A leak: a share of its blocks is never freed, and more and more of them are made. Growth: what it holds rises, and may
+yet stop; the claim says what would decide it and when. A level: it rose for long and has stopped. A candidate: the run
+is too short for any of that, and each of its steps kept something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.verdict.sums import SiteStats
+
+Ints = npt.NDArray[np.int64]
+
+LEAK, GROWTH, LEVEL, CANDIDATE = "leak", "growth", "level", "candidate"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What stays, in numbers. Places, not steps; totals over `first`..the last place."""
+
+    first: int
+    bytes: int
+    blocks: int
+    bytes_per_place: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Steps are inclusive, as the process counts them; bytes and blocks are what stays of the births in them."""
+
+    kind: str
+    confidence: float
+    """Of a leak: P(the blocks are never freed), calibrated on tests/corpus. Else P(it is a leak), roughly."""
+    first_step: int
+    last_step: int
+    bytes: int
+    blocks: int
+    bytes_per_step: float
+    reason: str
+    """Why it is no more than it is; of a leak, what it rests on. A clause."""
+    events: frozenset[int] = frozenset()
+    """Steps with births that stay."""
+    share: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    """Of the births in those steps that stays: estimate and 95 % interval; the lower end allows for deaths that were
+    not seen for want of time."""
+    p_value: float = 1.0
+    """Of births with random lives, for the false discovery rate over sites. Never shown."""
+    steps_to_decide: int | None = None
+    """How many more steps would tell; None: nobody knows, or nothing is open."""
+
+    def outlook(self, unit: str = "step") -> str:
+        """What would decide it, as a clause; "" when nothing is open or nobody knows."""
+        if self.steps_to_decide is None:
+            return ""
+        count = _rounded(self.steps_to_decide)
+        return f"{count:,} more {unit}{'' if count == 1 else 's'} would tell"
+
+    def as_growth(self, reason: str, steps_to_decide: int | None = None) -> Claim:
+        """The same site, claimed less."""
+        return replace(self, kind=GROWTH, confidence=0.5, reason=reason, steps_to_decide=steps_to_decide)
+
+
+def figures(stats: SiteStats, events: Ints) -> Figures:
+    """Of a site whose births at `events` (places, ascending) stay; younger survivors may be passing through and count
+    only as far as they go on in the same way."""
+    begin, end, last = int(events[0]), int(events[-1]), len(stats.born_blocks) - 1
+    kept, blocks = stats.alive_bytes, stats.alive_blocks
+    exact = stats.stride == 1  # cells of several steps have now more, now fewer of them
+    size, gap = (usual(kept[events]), usual(np.diff(events))) if exact else (None, None)
+    later = np.flatnonzero(kept[end + 1 :]) + end + 1
+    total, count = int(kept[events].sum()), int(blocks[events].sum())
+    if size is not None:
+        # An event with more than usual has blocks of others in it, but only there.
+        each, due = typical(blocks[events]), later[kept[later] >= size]
+        events = np.concatenate([events, due])
+        total, count = total + size * len(due), count + each * len(due)
+    elif len(later):
+        rate, room = total / (end - begin + 1), last - end
+        share = min(1.0, rate * room / max(int(kept[later].sum()), 1))
+        total, count = total + int(share * kept[later].sum()), count + round(share * int(blocks[later].sum()))
+        events = np.concatenate([events, later])
+    first = begin
+    if size is not None and gap == begin and kept[0] == size:
+        # The start did what all the other steps do: it belongs to the leak.
+        first, total, count = 0, total + size, count + typical(blocks[events])
+    if size is not None and gap is not None:
+        rate = size / gap
+    elif gap == 1:
+        rate = total / (last - first + 1)
+    else:
+        rate = float(kept[events[:-1]].sum()) / max(int(events[-1] - events[0]), 1)
+    return Figures(first, total, count, rate)
+
+
+def usual(values: npt.NDArray[Any]) -> int | None:
+    """The value that at least 70 % of the values have, if any."""
+    if not len(values):
+        return None
+    found, counts = np.unique(values, return_counts=True)
+    at = int(counts.argmax())
+    return int(found[at]) if counts[at] >= 0.7 * len(values) else None
+
+
+def typical(values: Ints) -> int:
+    """The most frequent value."""
+    found, times = np.unique(values, return_counts=True)
+    return int(found[times.argmax()])
+
+
+def _rounded(steps: int) -> int:
+    """To two digits, upwards: nobody knows better."""
+    unit: int = 10 ** max(len(str(steps)) - 2, 0)
+    return -(-steps // unit) * unit

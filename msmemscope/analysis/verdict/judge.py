@@ -1,0 +1,274 @@
+"""Leak, growth, or nothing? The claim on one site, from its sums.
+
+A leak is a share of the births that lives for ever while births go on. Four questions, each with its own evidence:
+
+1. Do blocks outlive everything that could still free them (follow_up.py)? "Long" is measured against lives with a mean
+   of two runs.
+2. Do births of such blocks go on, and not ever more rarely, as a cache's do (supply.py)?
+3. Does the level follow, up to the end and since the site began to free old blocks (level.py)?
+4. Which share of the births is it, and how sure?
+
+What passes all is a leak. What rises but fails one of them is growth, and the failed question says what would decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LEAK, LEVEL, Claim, figures
+from msmemscope.analysis.verdict.distributions import normal_quantile
+from msmemscope.analysis.verdict.follow_up import FollowUp, follow_up, immortal_share
+from msmemscope.analysis.verdict.level import (
+    cleared,
+    flat,
+    forgets,
+    level_follows,
+    level_since,
+    rise_of_the_lowest,
+    rises,
+)
+from msmemscope.analysis.verdict.limits import LIMITS, Limits
+from msmemscope.analysis.verdict.sums import SiteStats
+from msmemscope.analysis.verdict.supply import Supply, find_supply, unbroken
+
+Ints = npt.NDArray[np.int64]
+
+_POWER_90 = 1.28  # normal deviate
+
+
+@dataclass(frozen=True)
+class _Obstacle:
+    """What keeps a growing site from being called a leak, and the places until it is decided."""
+
+    reason: str
+    wait: int | None = None
+
+
+def judge(stats: SiteStats, limits: Limits = LIMITS) -> Claim | None:
+    """The claim on one site; None: it does not grow, or not long enough to say anything."""
+    last = len(stats.born_blocks) - 1
+    level = stats.level_bytes
+    if last < limits.min_steps:
+        return _candidate(stats, last)
+    if level[last] <= level[1:].min() or flat(level, last):
+        return _level(stats, last)
+    survivors = unbroken(np.flatnonzero(stats.alive_blocks[1:]) + 1)
+    follow = follow_up(stats, last, last - int(survivors[0]) + 1 if len(survivors) else last, limits)
+    supply = find_supply(stats, follow.age_in_places(stats), last)
+    if supply is None:
+        return _replaced(stats, last)
+    obstacle = _obstacle(stats, follow, supply, last, limits)
+    if obstacle is not None and (apart := _told_apart(stats, follow, last, limits)):
+        follow_apart, supply_apart = apart
+        if _obstacle(stats, follow_apart, supply_apart, last, limits) is None:
+            (follow, supply), obstacle = apart, None
+    if obstacle is None:
+        claim = _claim(stats, follow, supply, last, LEAK, _leak_reason(follow, supply, stats))
+        claim = replace(claim, confidence=_confidence(follow, supply, limits))
+        return _unless_too_new(claim, supply, last, stats.stride, limits)
+    if last < limits.few_steps and (candidate := _candidate(stats, last)):
+        return replace(candidate, steps_to_decide=limits.few_steps - last)
+    sustained = supply.regular and supply.going_on and follow.p_value < limits.sustained
+    if not sustained and not rises(stats, supply, last):
+        return _replaced(stats, last)
+    return _claim(stats, follow, supply, last, GROWTH, obstacle.reason, obstacle.wait)
+
+
+def several(claims: Sequence[Claim | None], q: float = 0.05) -> list[bool]:
+    """Which leaks stand at a false discovery rate of `q` over all sites judged (Benjamini & Hochberg, Journal of the
+    Royal Statistical Society B 57 (1995), 289-300)."""
+    p_values = np.array([c.p_value if c is not None and c.kind == LEAK else 1.0 for c in claims])
+    order = np.argsort(p_values)
+    passed = np.flatnonzero(p_values[order] <= q * np.arange(1, len(order) + 1) / max(len(order), 1))
+    limit = p_values[order[passed[-1]]] if len(passed) else -1.0
+    return [bool(p <= limit) for p in p_values]
+
+
+def worth_judging(level_bytes: Ints, limits: Limits = LIMITS) -> npt.NDArray[np.bool_]:
+    """Which of many sites can be called a leak or growth at all; shape (sites, places) in, (sites,) out. Cheap."""
+    last = level_bytes.shape[1] - 1
+    if last < 1:
+        return np.zeros(len(level_bytes), bool)
+    if last < limits.min_steps:
+        return np.asarray((np.diff(level_bytes, axis=1) > 0).all(axis=1))
+    third, quarter = max(last // 3, 2), max(last // 4, 2)
+    new = level_bytes[:, last - third + 1 :].max(axis=1) > level_bytes[:, 1 : last - third + 1].max(axis=1)
+    late = np.median(level_bytes[:, -quarter:], axis=1) > np.median(level_bytes[:, -2 * quarter : -quarter], axis=1)
+    return np.asarray((level_bytes[:, last] > level_bytes[:, 1:].min(axis=1)) & (new | late))
+
+
+def _obstacle(stats: SiteStats, follow: FollowUp, supply: Supply, last: int, limits: Limits) -> _Obstacle | None:
+    alpha = limits.alpha_regular if supply.regular and follow.separated else limits.alpha
+    if supply.beats < limits.min_events:
+        times = f"only {supply.beats} times" if supply.beats > 1 else "only once"
+        return _Obstacle(f"kept {times} so far", (limits.min_events - supply.beats) * max(supply.rhythm or 1, 1))
+    if not supply.going_on:
+        return _Obstacle("nothing new was kept of late")
+    if cleared(stats, last, limits):
+        return _Obstacle("all that was made before its latest release is gone: the next release may free the rest")
+    if forgets(stats, supply, last):
+        return _Obstacle(_with_level(stats, "its oldest blocks are freed, as those of a full container are"))
+    if not level_follows(stats, follow.age_in_places(stats), supply, last, limits):
+        reason = _with_level(stats, "it frees old blocks by now, as a full container does")
+        return _Obstacle(reason, max(last // 4, 4))
+    unsteady = 0 if supply.regular else _places_to_refute_filling(supply, last, limits)
+    if follow.p_value > alpha:
+        # With a steady supply the exposure grows as the square of the steps, -log p with the steps.
+        need = np.log(alpha) / min(np.log(max(follow.p_value, 1e-300)), -1e-3)
+        wait = int(np.clip(1.5 * (need - 1) * last + 2 * (supply.rhythm or 1), 2, 100 * last))
+        return _Obstacle("blocks that live for two runs look the same", max(wait, unsteady))
+    if follow.p_tail > limits.alpha_tail:
+        return _Obstacle("old blocks die more rarely than young ones, but not so rarely that any must live for ever")
+    if not supply.regular and supply.p_filling > limits.alpha_filling:
+        if supply.shape < supply.shape_of_a_cache:
+            return _Obstacle("less and less is kept, as by a cache that fills", unsteady)
+        return _Obstacle("a cache that is still filling looks the same", unsteady)
+    return None
+
+
+def _told_apart(stats: SiteStats, follow: FollowUp, last: int, limits: Limits) -> tuple[FollowUp, Supply] | None:
+    """Where blocks of many ages die, but from some age on none, and of the births of each step the same number stays.
+
+    If the lives of a step's births had one law, whichever, then that the usual number of them stays, neither fewer nor
+    more, would have at most an even chance for each step in which some do not. Many such steps mean that two kinds of
+    blocks are born here, and those that stay are judged alone.
+    """
+    follow = follow.quiet()
+    supply = find_supply(stats, follow.age_in_places(stats), last)
+    if supply is None or not supply.regular:
+        return None
+    one_law = 0.5 ** np.count_nonzero(stats.gone_blocks[supply.events])
+    if one_law > limits.alpha_tail:
+        return None
+    return replace(follow, separated=True, p_tail=float(one_law)), supply
+
+
+def _places_to_refute_filling(supply: Supply, last: int, limits: Limits) -> int:
+    """Until a steady supply passes that test with a power of 0.9."""
+    z = -normal_quantile(limits.alpha_filling) + _POWER_90
+    need = supply.dispersion * (z / max(1 - supply.shape_of_a_cache, 0.01)) ** 2
+    return int(np.clip((need / max(supply.counts.sum(), 1) - 1) * last, 4, 100 * last))
+
+
+def _unless_too_new(claim: Claim, supply: Supply, last: int, stride: int, limits: Limits) -> Claim:
+    """Growth that began just now may end just as soon."""
+    age = last - supply.begin + 1
+    if 3 * age >= last or len(supply.events) >= limits.old_enough:
+        return claim
+    wait = min(supply.begin + supply.begin // 2 - last, limits.old_enough)
+    return claim.as_growth("it began in the last third of the run: too new to tell", max(wait, 1) * stride)
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+def _claim(
+    stats: SiteStats, follow: FollowUp, supply: Supply, last: int, kind: str, reason: str, wait: int | None = None
+) -> Claim:
+    amounts = figures(stats, supply.events)
+    evidence = 0.37 ** len(supply.events) if supply.regular else 1.0
+    p_value = max(follow.p_value, 0.0 if supply.regular else supply.p_filling)
+    return Claim(
+        kind=kind,
+        confidence=0.5,
+        first_step=stats.step_of(amounts.first),
+        last_step=stats.step_of(last) + stats.stride - 1,
+        bytes=amounts.bytes,
+        blocks=amounts.blocks,
+        bytes_per_step=amounts.bytes_per_place / stats.stride,
+        reason=reason,
+        events=frozenset(stats.step_of(place) for place in supply.events.tolist()),
+        share=immortal_share(stats, follow, supply.begin, last),
+        p_value=min(1.0, p_value * evidence),
+        steps_to_decide=None if wait is None else wait * stats.stride,
+    )
+
+
+def _candidate(stats: SiteStats, last: int) -> Claim | None:
+    """Of a run too short for a verdict: the site kept something in each step, and rose in each."""
+    born, level = stats.alive_bytes[1:], stats.level_bytes
+    rises = np.diff(level)
+    if last < LIMITS.fewest or (born <= 0).any() or (rises <= 0).any():
+        return None
+    # The last step's births may be passing through: the median is not moved by them.
+    return Claim(
+        kind=CANDIDATE,
+        confidence=0.5,
+        first_step=stats.step_of(1),
+        last_step=stats.step_of(last),
+        bytes=int(born.sum()),
+        blocks=int(stats.alive_blocks[1:].sum()),
+        bytes_per_step=min(float(np.median(born)), float(np.median(rises))),
+        reason="the run is too short",
+        events=frozenset(stats.step_of(place) for place in range(1, last + 1)),
+    )
+
+
+def _level(stats: SiteStats, last: int) -> Claim | None:
+    since = level_since(stats.level_bytes, last)
+    if since is None:
+        return None
+    held = stats.level_bytes[last]
+    return Claim(
+        kind=LEVEL,
+        confidence=0.0,
+        first_step=stats.step_of(since),
+        last_step=stats.step_of(last) + stats.stride - 1,
+        bytes=int(held),
+        blocks=int(stats.level_blocks[last]),
+        bytes_per_step=0.0,
+        reason=f"level since step {stats.step_of(since):,}",
+    )
+
+
+def _replaced(stats: SiteStats, last: int) -> Claim | None:
+    """Few blocks stay, or only the young, but what is held gets larger."""
+    rate = rise_of_the_lowest(stats.level_bytes)
+    if rate is None:
+        return None
+    blocks = stats.level_blocks
+    larger = blocks[last] <= max(blocks[1 : last // 2 + 1].max(), 1)
+    reason = (
+        "larger blocks replace smaller ones" if larger else "more blocks are made than freed, and old ones are freed"
+    )
+    return Claim(
+        kind=GROWTH,
+        confidence=0.2,
+        first_step=stats.step_of(1),
+        last_step=stats.step_of(last) + stats.stride - 1,
+        bytes=int(stats.level_bytes[last] - stats.level_bytes[1:].min()),
+        blocks=int(blocks[last] - blocks[1:].min()),
+        bytes_per_step=rate / stats.stride,
+        reason=reason,
+    )
+
+
+def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
+    """P(leak | all tests passed): the prior of a container that is not full yet, and the weakest evidence.
+
+    No number tells a leak from a deque whose bound was not reached. The steps it takes to fill are taken as log-uniform
+    from 2 to `limits.largest`: the longer blocks have been kept, the fewer such containers are left.
+    """
+    kept = min(len(supply.events), limits.largest)
+    unfilled = limits.unfilled * np.log(limits.largest / kept) / np.log(limits.largest / 2)
+    few = 0.5 ** max(supply.beats - 1, 0) if supply.regular else 0.0
+    filling = 0.0 if supply.regular else supply.p_filling
+    doubt = max(few, limits.watched_doubt * follow.p_value, filling)
+    return round(float((1 - unfilled) * (1 - doubt)), 4)
+
+
+def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
+    if not stats.gone_blocks[supply.begin :].any():
+        return f"no block of it was ever freed; a container of more than {int(supply.counts.sum()):,} looks the same"
+    if not follow.deaths:
+        return f"no block older than {max(follow.age, 2) - 1:,} steps was ever freed"
+    return f"of blocks older than {follow.age:,} steps hardly any is freed"
+
+
+def _with_level(stats: SiteStats, reason: str) -> str:
+    since = level_since(stats.level_bytes, len(stats.level_bytes) - 1, least=3)
+    return reason if since is None else f"{reason}; level since step {stats.step_of(since):,}"
