@@ -147,6 +147,18 @@ class Frame:
     line: int
     kind: str  # "python" | "native"
 
+    @property
+    def text(self) -> str:
+        """`file(line): function`; a native one as backtrace_symbols writes it."""
+        if self.kind == "native":
+            return plain(f"{self.file}({self.function or f'+{self.line:#x}'}) [{self.line:#x}]")
+        return plain(f"{self.file}({self.line}): {self.function}")
+
+
+def stack_text(frames: Sequence[Frame]) -> str:
+    """One line per frame, innermost first."""
+    return "".join(f"{frame.text}\n" for frame in frames)
+
 
 class Run:
     """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know."""

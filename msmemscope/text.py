@@ -28,6 +28,11 @@ def plain_json(value: object) -> object:
     return value
 
 
+def harmless(text: str) -> str:
+    """A cell that begins with = + - @ is run as a formula by spreadsheets; a leading apostrophe makes it text."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") and text else text
+
+
 def _escaped(c: str) -> str:
     code = ord(c)
     if code < 0x100:

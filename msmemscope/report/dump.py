@@ -26,6 +26,7 @@ from msmemscope.analysis.blocks import event_columns, rows_by_ring
 from msmemscope.analysis.findings import device_name
 from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.analysis.usage import UsageIndex
+from msmemscope.export.process_directories import ProcessDirectories, time_in_names
 from msmemscope.report.analysed import Progress
 from msmemscope.report.dump_files import DumpFile, dialect_of, open_dump
 from msmemscope.report.dump_rows import (
@@ -44,7 +45,6 @@ from msmemscope.report.dump_rows import (
     kind_mask,
     stack_text,
 )
-from msmemscope.report.process_directories import ProcessDirectories, time_in_names
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:

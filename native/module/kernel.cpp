@@ -17,6 +17,7 @@
 
 #include "kernel/block_lives.h"
 #include "kernel/block_tracker.h"
+#include "module/kernel.h"
 
 namespace py = pybind11;
 
@@ -252,4 +253,6 @@ PYBIND11_MODULE(_kernel, module) {
         .def("feed", &Lives::feed, py::arg("process"), py::arg("n"), py::arg("cols"))
         .def("alive", &Lives::alive, py::arg("process"))
         .def("segments", &Lives::segments);
+
+    memscope::bind_upstream_rows(module);
 }

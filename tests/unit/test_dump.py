@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 
+from msmemscope.export.process_directories import ProcessDirectories
 from msmemscope.report import dump, process_directories
 from msmemscope.report.dump import Selection, affordable_stack_depth, write_dumps
 from msmemscope.report.dump_rows import COLUMNS, split_pairs
-from msmemscope.report.process_directories import ProcessDirectories
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 CUDA0 = {"device_type": DeviceType.CUDA, "device": 0, "pool": Pool.CUDA}

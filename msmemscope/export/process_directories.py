@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -38,12 +39,14 @@ class ProcessDirectories:
         self._session = session
         # Of thousands of processes only the ring differs.
         self._config_json = config_json_text(config or Config(), session=session, ring="")
+        self._lock = threading.Lock()
         self._claimed: dict[int, Path] = {}
         self._taken: set[tuple[int, int]] = set()  # pid and second in the names of those: not looked for on disk
 
     def device(self, process: Process, home: str) -> Path:
-        """`.../device_<home>/dump`, made if need be. OSError when it cannot be."""
-        directory = self._claim(process)
+        """`.../device_<home>/dump`, made if need be. OSError when it cannot be. Several threads may ask."""
+        with self._lock:
+            directory = self._claim(process)
         for name in (f"device_{home}", "dump"):
             directory /= name
             _make(directory)

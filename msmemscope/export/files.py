@@ -1,0 +1,144 @@
+"""The two containers of memscope_dump rows: a CSV file and an SQLite database.
+
+A file is made beside its final name; `finish` completes it and `put` puts it in place, so that a reader never meets
+half of it and writing again replaces it. `discard` removes what was begun.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from msmemscope._kernel import UpstreamRows
+from msmemscope.export.selection import Column, Columns
+
+COLUMNS = (
+    "ID",
+    "Event",
+    "Event Type",
+    "Name",
+    "Timestamp(ns)",
+    "Process Id",
+    "Thread Id",
+    "Device Id",
+    "Ptr",
+    "Attr",
+    "Call Stack(Python)",
+    "Call Stack(C)",
+)
+TABLE = "memscope_dump"
+_TYPES = {"ID": "INTEGER", "Timestamp(ns)": "INTEGER", "Process Id": "INTEGER", "Thread Id": "INTEGER"}
+# One INSERT of so many rows takes two thirds of the time of as many INSERTs; more rows gain nothing.
+_ROWS_PER_INSERT = 32
+
+Grown = Callable[[int], None]  # told by how many bytes a file has grown
+
+
+class DumpFile(Protocol):
+    """One device of one process."""
+
+    path: Path
+
+    def write(self, rows: Columns, chosen: Column | None) -> None:
+        """`chosen`: numbers of the rows that are meant, int64; None: all of them."""
+
+    def finish(self) -> None: ...
+
+    def put(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+class CsvFile:
+    """The native rows write their lines to the file themselves."""
+
+    def __init__(self, path: Path, home: str, rows: UpstreamRows, grown: Grown) -> None:
+        self.path = path
+        self._home = home
+        self._rows = rows
+        self._grown = grown
+        self._temporary = _temporary(path)
+        self._temporary.unlink(missing_ok=True)
+        self._file = os.fdopen(
+            os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0
+        )
+        self._file.write((",".join(COLUMNS) + "\n").encode())
+
+    def write(self, rows: Columns, chosen: Column | None) -> None:
+        self._grown(self._rows.write_csv(self._file.fileno(), len(rows["kind"]), rows, self._home, chosen))
+
+    def finish(self) -> None:
+        self._file.close()
+
+    def put(self) -> None:
+        self._temporary.replace(self.path)
+
+    def discard(self) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class DbFile:
+    """Table memscope_dump. Readers such as MindStudio Insight go by the position of the columns.
+
+    Without a journal and without fsync, because a file that is not finished is thrown away; WAL, as upstream leaves it,
+    at the end.
+    """
+
+    def __init__(self, path: Path, home: str, rows: UpstreamRows, grown: Grown) -> None:
+        self.path = path
+        self._home = home
+        self._rows = rows
+        self._grown = grown
+        self._temporary = _temporary(path)
+        self._bytes = 0
+        self._remove_temporary()
+        os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._db = sqlite3.connect(self._temporary, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=OFF")
+        self._db.execute("PRAGMA synchronous=OFF")
+        columns = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in COLUMNS)
+        self._db.execute(f"CREATE TABLE {TABLE} ({columns})")
+
+    def write(self, rows: Columns, chosen: Column | None) -> None:
+        cells = self._rows.tuples(len(rows["kind"]), rows, self._home, chosen, _ROWS_PER_INSERT)
+        rest = [cells.pop()] if cells and len(cells[-1]) < _ROWS_PER_INSERT * len(COLUMNS) else []
+        self._db.execute("BEGIN")
+        for group in (cells, rest):
+            if group:
+                self._db.executemany(_insert(len(group[0]) // len(COLUMNS)), group)
+        self._db.execute("COMMIT")
+        size = self._temporary.stat().st_size
+        self._grown(size - self._bytes)
+        self._bytes = size
+
+    def finish(self) -> None:
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.close()
+
+    def put(self) -> None:
+        self._temporary.replace(self.path)
+
+    def discard(self) -> None:
+        self._db.close()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self._temporary}{suffix}").unlink(missing_ok=True)
+
+
+def open_file(path: Path, file_format: str, home: str, rows: UpstreamRows, grown: Grown) -> DumpFile:
+    return (DbFile if file_format == "db" else CsvFile)(path, home, rows, grown)
+
+
+def _insert(rows: int) -> str:
+    row = f"({','.join('?' * len(COLUMNS))})"
+    return f"INSERT INTO {TABLE} VALUES {','.join([row] * rows)}"
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")

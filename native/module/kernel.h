@@ -1,0 +1,10 @@
+// One registration function per file of the module _kernel; kernel.cpp calls them.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace memscope {
+
+void bind_upstream_rows(pybind11::module_& module);  // upstream_rows.cpp
+
+}  // namespace memscope
