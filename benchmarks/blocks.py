@@ -26,9 +26,10 @@ from tracker import PROCESSES, STREAMS, empty
 
 from msmemscope.aggregate.event_part import write_events
 from msmemscope.aggregate.wire import Batch
+from msmemscope.export.per_device import write_dumps
+from msmemscope.export.selection import Selection
 from msmemscope.report.analysed import analyse
 from msmemscope.report.block_table import write_blocks
-from msmemscope.report.dump import Selection, write_dumps
 from msmemscope.run_files import SCHEMA_VERSION
 from msmemscope.tables import Run
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool

@@ -29,8 +29,8 @@ from msmemscope.tables import stack_text
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind, StepSource, SystemEvent
 
 if TYPE_CHECKING:
-    from msmemscope.analysis.incidents import Incident
     from msmemscope.collect.settings import Config
+    from msmemscope.folds.incidents import Incident
     from msmemscope.tables import Process, Run
 
 # Some tens of MB of memory and a few open files per process; their events lie together (tables.Run.groups).
@@ -79,7 +79,7 @@ def write_dumps(
     writer = _Writer(run, ProcessDirectories(out, session, config), file_format, selection or Selection(), most_bytes)
     failures: dict[int, list[Incident]] = {}
     for incident in incidents:
-        failures.setdefault(incident.process.ring, []).append(incident)
+        failures.setdefault(incident.ring, []).append(incident)
     by_ends = _rings_told_by_ends(run) if 1 in writer.selection.steps else set()
     cards = {ring: sorted(homes, key=_by_number) for ring, homes in (accelerators or {}).items()}
     open_at_stop = _files_open_at_stop(run, writer.selection, cards)

@@ -40,8 +40,8 @@ from msmemscope.export.selection import (
 from msmemscope.vocabulary import Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
-    from msmemscope.analysis.incidents import Incident
     from msmemscope.export.files import DumpFile
+    from msmemscope.folds.incidents import Incident
     from msmemscope.tables import Process
 
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from msmemscope._kernel import TEXT_FORMS, RowTexts
+from msmemscope.analysis.frames import is_tool_file
 from msmemscope.analysis.owners import owner_of
 from msmemscope.export.selection import NOT_APPLICABLE
 from msmemscope.tables import stack_text
@@ -95,7 +96,10 @@ class TextSource:
         return self._pairs(text if not text or split_pairs(text) else f"path:{text}")
 
     def _stack(self, id: int) -> str:
-        return "" if self._depth == 0 else self._dialect.stack(stack_text(self._lookup.stack(id)[: self._depth]))
+        if self._depth == 0:
+            return ""
+        frames = [frame for frame in self._lookup.stack(id) if not is_tool_file(frame.file)]
+        return self._dialect.stack(stack_text(frames[: self._depth]))
 
 
 def row_texts(lookup: Lookup, file_format: str, stack_depth: int | None) -> RowTexts:

@@ -22,8 +22,8 @@ from msmemscope.analysis.lives import follow_lives
 from msmemscope.analysis.owners import owner_of
 from msmemscope.parts import LARGEST_GROUP, row_groups
 from msmemscope.report.cluster import write_csv_table
-from msmemscope.report.dump_rows import harmless
 from msmemscope.tables import layout_key
+from msmemscope.text import harmless
 from msmemscope.vocabulary import Flag
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
-from msmemscope.report.dump_rows import frame_text, harmless
 from msmemscope.report.summary import Summary, finding_as_json
+from msmemscope.text import harmless
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -113,7 +113,7 @@ def write_leaks(path: Path, findings: Sequence[Finding]) -> Path:
                     finding.line,
                     harmless(finding.function),
                     harmless(finding.owner),
-                    harmless(STACK_SEPARATOR.join(frame_text(frame) for frame in finding.site)),
+                    harmless(STACK_SEPARATOR.join(frame.text for frame in finding.site)),
                     harmless(NAME_SEPARATOR.join(finding.processes)),
                 ]
             )

@@ -24,7 +24,6 @@ from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import Subject, Subjects
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
-from msmemscope.report.dump_rows import frame_text
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.tables import Run
 from msmemscope.text import plain
@@ -255,11 +254,11 @@ def _excerpt(finding: Finding) -> Iterator[str]:
     frames = finding.site
     first = user_index(frames) if frames else 0
     if first > 0:
-        yield f"    {frame_text(frames[0])}"
+        yield f"    {frames[0].text}"
         if first > 1:
             yield f"    ... {first - 1} more"
     for frame in frames[first : first + _FRAMES]:
-        yield f"    {frame_text(frame)}"
+        yield f"    {frame.text}"
     if len(frames) > first + _FRAMES:
         yield f"    ... {len(frames) - first - _FRAMES} more"
     absorbed = finding.evidence.get("absorbed") or []

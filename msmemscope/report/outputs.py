@@ -1,7 +1,7 @@
 """Everything that is made from a run, in one call: used at the end of a run, by `analyze` and by `export`.
 
 In: a run directory. Out: the files about the whole job (cluster.py), the table of blocks (block_table.py), upstream's
-per-device files beside the run (dump.py), and the console text as summary.txt. All of it is derived and may be made
+per-device files beside the run (export/), and the console text as summary.txt. All of it is derived and may be made
 again; the events are only read.
 """
 
@@ -17,18 +17,12 @@ from msmemscope.analysis.blocks import Tracked
 from msmemscope.analysis.findings import fold_ranks
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
+from msmemscope.export.per_device import DumpReport, affordable_stack_depth, write_dumps
+from msmemscope.export.selection import EVENTS, NOT_APPLICABLE, Selection, device_id
 from msmemscope.report.analysed import Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
 from msmemscope.report.cluster import put_in_place, write_cluster
 from msmemscope.report.console import plain_text
-from msmemscope.report.dump import (
-    EVENTS,
-    DumpReport,
-    Selection,
-    affordable_stack_depth,
-    write_dumps,
-)
-from msmemscope.report.dump_rows import NOT_APPLICABLE, device_id
 from msmemscope.report.summary import Summary, skipped_files
 from msmemscope.tables import Run
 from msmemscope.vocabulary import DeviceType

@@ -398,6 +398,8 @@ Cells UpstreamRows::head(const RowColumns& c, std::size_t row, std::string_view 
         }
         cells.device = device_;
     }
+    // Upstream's STEP rows have no stack; ours is kept for the analysis, which looks for the training loop in it.
+    if (kind == Kind::STEP && c.stack_py[row] != 0) return cells;
     if (c.stack_py[row] != 0) {
         cells.python_stack = texts_.get(TextForm::STACK, c.stack_py[row]);
     } else {
@@ -407,7 +409,7 @@ Cells UpstreamRows::head(const RowColumns& c, std::size_t row, std::string_view 
                             !has(flags, Flag::SYNTHETIC);
         if (wanted || has(flags, Flag::STACK_LOST)) cells.python_stack = options_.json ? "NA"sv : "\"NA\""sv;
     }
-    if (c.stack_c[row] != 0) cells.c_stack = texts_.get(TextForm::STACK, c.stack_c[row]);
+    if (c.stack_c[row] != 0 && kind != Kind::STEP) cells.c_stack = texts_.get(TextForm::STACK, c.stack_c[row]);
     return cells;
 }
 

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 
+from msmemscope.export import order, process_directories, process_rows
+from msmemscope.export.files import COLUMNS
+from msmemscope.export.per_device import affordable_stack_depth, write_dumps
 from msmemscope.export.process_directories import ProcessDirectories
-from msmemscope.report import dump, process_directories
-from msmemscope.report.dump import Selection, affordable_stack_depth, write_dumps
-from msmemscope.report.dump_rows import COLUMNS, split_pairs
+from msmemscope.export.selection import Selection
+from msmemscope.export.texts import split_pairs
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
 CUDA0 = {"device_type": DeviceType.CUDA, "device": 0, "pool": Pool.CUDA}
@@ -164,9 +166,8 @@ def test_free_of_a_block_never_seen_has_no_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_accounting_holds_on_random_streams(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads whose clocks and ring places disagree, equal times, address reuse, two devices, lost frees."""
-    monkeypatch.setattr(dump, "_WINDOW", 16)
-    monkeypatch.setattr(dump, "_ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(dump.Chronology.__init__, "__defaults__", (16,))
+    monkeypatch.setattr(process_rows, "_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(order.Chronology.__init__, "__defaults__", (16,))
     chance = random.Random(seed)
     run = FakeRun([process(1)], batch_rows=chance.choice([1, 13, 500]))
     where = [dict(CUDA0), {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}]
@@ -522,7 +523,7 @@ def test_failure_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("msmemscope.report.dump_files.CsvFile.write", full)
+    monkeypatch.setattr("msmemscope.export.files.CsvFile.write", full)
     with pytest.raises(OSError, match="No space"):
         write_dumps(run, tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -11,7 +11,8 @@ from test_dump import attr_of, check_accounting, memory_rows, only_file, read_cs
 
 from msmemscope.analysis.blocks import track
 from msmemscope.collect.settings import Config
-from msmemscope.report.dump import Selection, write_dumps
+from msmemscope.export.per_device import write_dumps
+from msmemscope.export.selection import Selection
 from msmemscope.report.outputs import write_outputs
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 
@@ -254,7 +255,7 @@ def test_a_sample_is_brought_up_to_date_by_what_the_process_took_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     """Else `process_used` would be less than the process's own `used` on the same row until the next sample."""
-    monkeypatch.setattr("msmemscope.report.dump._ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("msmemscope.export.process_rows._ROWS_AT_ONCE", rows_at_once)
     run = FakeRun([process(1)])
     base = 5 * SECOND
     run.malloc(base, 0x10, MIB, used=MIB, **HAL)

@@ -16,7 +16,8 @@ from pathlib import Path
 from fake_run import WALL_OFFSET, FakeRun, process
 from test_dump import attr_of, only_file, read_csv
 
-from msmemscope.report.dump import Selection, write_dumps
+from msmemscope.export.per_device import write_dumps
+from msmemscope.export.selection import Selection
 from msmemscope.vocabulary import DeviceType, Kind, Pool, SystemEvent
 
 DRAWN = {"PTA", "MINDSPORE", "ATB", "HAL", "PTA_WORKSPACE", "HOST_PINNED"}
