@@ -17,7 +17,9 @@ from pathlib import Path
 
 from msmemscope.collect.session import FINISH, Session, start_service
 from msmemscope.collect.unsaved import keep
+from msmemscope.launchers.out_of_sight import OutOfSight
 from msmemscope.launchers.pulse import Pulse
+from msmemscope.launchers.upkeep import Upkeep
 
 MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
@@ -139,12 +141,16 @@ class Services:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._upkeep = Upkeep(session)
+        self._out_of_sight = OutOfSight(Path(session.directory))
         self.aggregator = Service("aggregator", session)
         self.agent = Service("agent", session)
         self._finishing = False
         self._asked = False  # the aggregator, to go on without an agent
 
     def tend(self) -> None:
+        self._upkeep.look()
+        self._out_of_sight.take()
         self.aggregator.tend()
         self.agent.tend()
         if self._finishing and not self.agent.is_running and self.agent.status != 0 and not self._asked:
@@ -159,10 +165,15 @@ class Services:
 
     def finish(self, exit_status: int | None = None) -> None:
         """Tells both that the program has ended."""
+        self._upkeep.look()
+        self._out_of_sight.take()
         path = Path(self._session.path(FINISH))
         unfinished = path.with_name(FINISH + "~")
-        unfinished.write_text(json.dumps({"exit_status": exit_status, "ended_wall_ns": time.time_ns()}), "utf-8")
-        unfinished.rename(path)
+        try:
+            unfinished.write_text(json.dumps({"exit_status": exit_status, "ended_wall_ns": time.time_ns()}), "utf-8")
+            unfinished.rename(path)
+        except OSError:  # the session directory was deleted and cannot be made again
+            self.agent.ask_to_finish()
         self._finishing = True
         for service in (self.aggregator, self.agent):
             service.come_to_an_end()
@@ -187,6 +198,7 @@ class Services:
     def stop(self) -> None:
         self.agent.stop()
         self.aggregator.stop()
+        self._out_of_sight.close()
 
     def leave(self) -> str:
         """Removes the session after stop(). What could not be stored is kept; returns a line that says where."""

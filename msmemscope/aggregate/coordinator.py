@@ -208,6 +208,7 @@ def losses(shard: Shard, *, ended: bool = False) -> dict[str, Any]:
         **left_out,
         "agents_not_heard": max((shard.expected_agents or 0) - len(agents), 0) if ended else 0,
         "agents_cut_off": sum(not agent.left for agent in agents) if ended else 0,
+        "rings_cut_off": sum(not ring.final for ring in rings) if ended else 0,
         "gaps": gaps,
         "holes": sum(ring.stored.holes for ring in rings),
         "invalid_records": sum(ring.stored.invalid for ring in rings),

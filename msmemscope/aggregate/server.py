@@ -33,7 +33,7 @@ from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.journal import DAMAGED, Damage
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
-from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
+from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
 from msmemscope.collect.standby import is_empty
 from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
@@ -42,6 +42,7 @@ from msmemscope.telling import tell
 
 GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
+MADE_AGAIN_S = 3.0  # a session directory that was deleted is there again within this time
 POLL_MS = 50
 
 
@@ -67,13 +68,12 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     session = read_session(session_dir)
     run = Path(session["run"])
     before = open_run(run, session["session"])
-    locks = _lock(session_dir / AGGREGATOR), _lock(run)  # held until this process ends, however it ends
-    os.ftruncate(locks[0], 0)
-    os.pwrite(locks[0], f"{os.getpid()}\n".encode(), 0)
+    _hold_session(session_dir)
+    lock = _lock(run)  # held until this process ends, however it ends
     if before.get("finished"):
         return 0
     shard, coordinator = _take_up(run, session, before)
-    place = _Place(run, locks[1], shard, coordinator)
+    place = _Place(run, lock, shard, coordinator)
     shard.repair = place.repair
     _try_write(coordinator)
     if not coordinator.drained and not alone:
@@ -239,7 +239,8 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     # Up to four times the limit a message is refused with a reason; beyond that ZeroMQ cuts the connection
     # rather than hold it in memory.
     socket.setsockopt(zmq.MAXMSGSIZE, 4 * MAX_MESSAGE_BYTES)
-    socket.bind(endpoint)
+    _bind(socket, endpoint)
+    heard = time.monotonic()
     noted = served = look_at = time.monotonic()
     rings_noted = -1
     noting: Future[None] | None = None
@@ -250,6 +251,7 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
                 if shard.all_agents_left or not socket.poll(POLL_MS):
                     break
                 agent, *frames = socket.recv_multipart(copy=False)
+                heard = time.monotonic()
                 data = frames[0].buffer if len(frames) == 1 else memoryview(b"")
                 for reply in shard.answer(data):
                     socket.send_multipart([agent.bytes, reply])
@@ -258,6 +260,11 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + 1
                 place.repair()
+                if not session_dir.exists():
+                    if time.monotonic() - heard > WITHOUT_AGENT_S:
+                        break  # somebody deleted it, and no agent that still has its rings goes on
+                elif (session_dir / "session.json").exists():
+                    _stay_in(session_dir, socket, endpoint)
                 if not _is_over_without_agent(session_dir):
                     served = time.monotonic()
                 elif time.monotonic() - served > WITHOUT_AGENT_S:
@@ -278,6 +285,41 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
     finally:
         socket.close()
         context.term()
+
+
+def _bind(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    deadline = time.monotonic() + MADE_AGAIN_S
+    while True:
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)  # its directory was deleted, and comes again
+        else:
+            return
+
+
+def _stay_in(session_dir: Path, socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """When the session directory was deleted, and its owner has made it again."""
+    with suppress(OSError, MemscopeError, zmq.ZMQError):  # next time
+        _hold_session(session_dir)
+        if not os.path.lexists(endpoint.removeprefix("ipc://")):
+            with suppress(zmq.ZMQError):
+                socket.unbind(endpoint)
+            socket.bind(endpoint)
+
+
+def _hold_session(session_dir: Path) -> None:
+    """Makes sure that this is the one aggregator of the session, until this process ends."""
+    try:
+        lock = hold(session_dir / AGGREGATOR)
+    except BlockingIOError:
+        raise MemscopeError(f"{session_dir} is in use by another aggregator; wait for its end") from None
+    pid = f"{os.getpid()}\n".encode()
+    if os.pread(lock, len(pid) + 1, 0) != pid:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, pid, 0)
 
 
 def _import_the_analyses() -> None:
@@ -444,9 +486,8 @@ def _read_finish(path: Path) -> dict[str, Any]:
 
 
 def _lock(path: Path) -> int:
-    """Makes sure that there is one aggregator per session, and one per run. The lock ends with the descriptor."""
-    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    """Makes sure that there is one aggregator per run. The lock ends with the descriptor."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

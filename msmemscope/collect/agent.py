@@ -8,8 +8,9 @@ ring fills up, committed bytes move to the spool; when that is full too, writers
 
 It ends when the file ``finish`` is there (or SIGTERM came), every ring is drained, and the aggregator has said so. The
 supervisor makes that file, or in library mode the node process. When that one was killed, the end has come once no
-process of the session lives. Nobody waits for ever for an aggregator that takes nothing: what is left stays in rings
-and spools, and is said.
+process of the session lives. When somebody deletes the session directory, the rings that are open are read to their
+end all the same, and the owner makes the directory again for those that come. Nobody waits for ever for an aggregator
+that takes nothing: what is left stays in rings and spools, and is said.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from msmemscope.collect import unwatched
 from msmemscope.collect.feed import Feed
 from msmemscope.collect.lives import Lives
 from msmemscope.collect.presence import AGENT, AGGREGATOR, CLOSING, OWNER, anybody_lives, hold, is_free
+from msmemscope.collect.session import AGENT_ID, DELETED_RINGS
 from msmemscope.collect.spool import spool_directory
 from msmemscope.collect.usage import Recorded, Usage, pid_namespace
 from msmemscope.collect.watch import DirectoryWatch
@@ -46,6 +48,8 @@ from msmemscope.telling import tell
 EVENT_BYTES = 96
 _QUIET_INTERVALS = 5  # without a move, then nothing is going on
 _MOST_TOLD = 20  # different words about refused messages
+_LEAVES_S = 1.0
+_MADE_AGAIN_S = 5.0  # a session directory that is gone for longer than this has no owner who makes it again
 _MOST_PATIENCE_S = 10.0  # a window that is not taken is sent again at least so often
 
 
@@ -84,8 +88,12 @@ class Agent:
         self._feeds: dict[str, Feed] = {}  # by file name, as long as there is that file
         self._lives = Lives()
         self._by_id: dict[int, Feed] = {}
+        self._opened: set[str] = set()  # names of files, ever
         self._damaged: list[Feed] = []
         self._serving: list[Feed] = []  # those that are not done
+        self._place = session_dir.stat()
+        self._gone_since: float | None = None  # when the session directory was missed
+        self._was_deleted = False
         self._watch = DirectoryWatch(session_dir)
         self._poller = zmq.Poller()
         self._poller.register(self._lives.fileno(), zmq.POLLIN)
@@ -96,7 +104,14 @@ class Agent:
         self._asleep = False  # writers were told that we sleep
         self._next_spool = 0.0  # after it failed
         self._refused: dict[str, tuple[int, int]] = {}  # file name -> its (inode, size) when it could not be opened
-        self._left_out = {"refused_rings": 0, "unread_bytes": 0, "refused_batches": 0, "damaged_rings": 0}
+        self._left_out = {
+            "refused_rings": 0,
+            "unread_bytes": 0,
+            "refused_batches": 0,
+            "damaged_rings": 0,
+            "deleted_sessions": 0,
+            "deleted_rings": 0,
+        }
         self._unwatched = unwatched.Unwatched(session_dir, say)
         self._names = ObjectNames()
         self._usage = Usage(self._settings.usage_s, say, renew_s=self._settings.usage_renew_s)
@@ -114,10 +129,12 @@ class Agent:
         self._told: set[str] = set()
         self._spool_told = False
         self.finish_asked = False
+        self.may_leave = False  # as soon as nobody takes anything: who waits for us has given the aggregator up
 
     def run(self) -> int:
         """0 when everything was handed over."""
         status = 0
+        self._take_deleted_rings()
         self._connect()
         while True:
             now = time.monotonic()
@@ -131,11 +148,14 @@ class Agent:
             if self._finishing is not None:
                 if self._finished_elsewhere():
                     break
-                if now - max(self._progress, self._finishing) > self._settings.give_up_s:
+                patience = _LEAVES_S if self.may_leave and self._is_alone() else self._settings.give_up_s
+                if now - max(self._progress, self._finishing) > patience:
                     status = MemscopeError.exit_status
                     break
         if status == 0:
             self._unwatched.remove()
+        elif self._was_deleted:
+            self._save_deleted()
         self._usage.stop()
         self._watch.close()
         self._context.destroy(linger=0)  # what had to arrive was answered
@@ -144,6 +164,21 @@ class Agent:
         with contextlib.suppress(OSError):  # something is left in it, or it was never made
             self._spools.rmdir()
         return status
+
+    def _is_alone(self) -> bool:
+        return is_free(self._dir / AGGREGATOR)
+
+    def _save_deleted(self) -> None:
+        """What was not taken of rings whose files somebody deleted would end with us."""
+        lost = 0
+        for feed in self._open_feeds():
+            if not feed.path.exists():
+                try:
+                    feed.reader.save(str(feed.path))
+                except OSError:
+                    lost += feed.reader.head - feed.reader.acked
+        if lost:
+            say(f"{lost} bytes of records are lost with {self._dir}, which was deleted")
 
     # --- rings --------------------------------------------------------------------------------------------
 
@@ -166,14 +201,19 @@ class Agent:
 
     def _look_due(self) -> float:
         """When to list the directory: at once when something happened in it, but not all the time."""
-        stirred = self._stirred or not self._watch or self.finish_asked
+        stirred = self._stirred or not self._watch or self.finish_asked or self._gone_since is not None
         return self._last_look + (self._settings.interval_ms / 1000 if stirred else self._settings.idle_s)
 
     def _patience_ms(self, now: float) -> int:
         """How long to sleep. While rings move, half an interval. Else until there is something to do, and writers
         that run ahead are asked to wake us."""
         settings = self._settings
-        if self._finishing is not None or now - self._moved_at < _QUIET_INTERVALS * settings.interval_ms / 1000:
+        # Writers whose files are gone cannot wake us.
+        if (
+            self._finishing is not None
+            or self._was_deleted
+            or now - self._moved_at < _QUIET_INTERVALS * settings.interval_ms / 1000
+        ):
             self._asleep = False
             return settings.interval_ms // 2
         if not self._asleep:
@@ -198,12 +238,61 @@ class Agent:
 
     def _open_new(self) -> None:
         try:
-            present = os.listdir(self._dir)
+            place, present = self._dir.stat(), os.listdir(self._dir)
         except FileNotFoundError:
-            raise MemscopeError(f"{self._dir} is gone; the agent has nothing left to do") from None
+            self._is_gone()
+            return
+        if not os.path.samestat(place, self._place) and not self._begin_again(place, present):
+            return
         self._unwatched.look(present)
         for name in sorted(name for name in present if name.endswith(".ring") and name not in self._feeds):
             self._open(self._dir / name)
+
+    def _is_gone(self) -> None:
+        """Somebody deleted the session directory. Rings that are open stay readable for as long as we live."""
+        if self._gone_since is None:
+            self._gone_since = time.monotonic()
+            self._left_out["deleted_sessions"] += 1
+        if not self._was_deleted:
+            self._was_deleted = True
+            say(f"{self._dir} was deleted; what the rings hold that are open is stored, and rings made later are read")
+
+    def _begin_again(self, place: os.stat_result, present: list[str]) -> bool:
+        """In the directory that its owner has made again, once that is whole."""
+        self._is_gone()
+        if "session.json" not in present:
+            return False
+        try:
+            hold_as_agent(self._dir)
+            (self._dir / AGENT_ID).write_text(self._id, encoding="ascii")
+        except OSError:
+            return False
+        self._place, self._gone_since = place, None
+        self._take_deleted_rings()
+        if self._watch:
+            self._poller.unregister(self._watch.file)
+            self._watch.close()
+        self._watch = DirectoryWatch(self._dir)
+        if self._watch:
+            self._poller.register(self._watch.file, zmq.POLLIN)
+        return True
+
+    def _take_deleted_rings(self) -> None:
+        """Counts rings that were deleted before anybody had them open."""
+        path = self._dir / DELETED_RINGS
+        try:
+            served, *names = path.read_text(encoding="ascii").split("\n")
+            path.unlink()
+        except (OSError, ValueError):
+            return
+        if not self._was_deleted:
+            self._is_gone()
+            self._gone_since = None
+            if served == "served":
+                return  # by a predecessor, who has announced them
+        if missed := len({*names} - self._opened):
+            self._left_out["deleted_rings"] += missed
+            say(f"{missed} rings were deleted before they were read: what their processes record is lost")
 
     def _open(self, path: Path) -> None:
         try:
@@ -234,6 +323,7 @@ class Agent:
             }
             say(f"{path.name} is left out: {reasons.get(error.errno or 0, error.strerror)}")
             return
+        self._opened.add(path.name)
         self._feeds[path.name] = self._by_id[feed.id] = feed
         self._serving.append(feed)
         self._next_usage = 0.0  # a short process may not be there at the next sample
@@ -256,6 +346,8 @@ class Agent:
         if now < self._next_look_for_owner:
             return False
         self._next_look_for_owner = now + self._settings.look_for_owner_s
+        if self._gone_since is not None:
+            return now - self._gone_since > _MADE_AGAIN_S and not self._anybody_lives()
         if not is_free(self._dir / OWNER) or self._anybody_lives():
             return False
         closing = self._dir / CLOSING
@@ -380,11 +472,13 @@ class Agent:
         for feed in self._open_feeds():
             if feed.changed_identity() and not feed.final_sent:
                 self._announce(feed)
+            self._count_unwatched(feed)
         ended = [feed for feed in self._open_feeds() if self._has_ended(feed)]
         if ended:
             self._sample()  # once more, while they can be told
         for feed in ended:
             feed.changed_identity()
+            self._count_unwatched(feed)
             feed.final_sent = True
             self._announce(feed, final=True)
         if self._finishing is not None and not self._said_bye and not self._open_feeds():
@@ -394,6 +488,11 @@ class Agent:
             self._left_out[unwatched.COUNT] = self._unwatched.count
             self._tell_unread()
             self._send("bye", agent=self._id, host=self._host, left_out=self._left_out)
+
+    def _count_unwatched(self, feed: Feed) -> None:
+        if feed.unwatched:
+            program = Path(str(feed.identity["program"])).name
+            self._unwatched.look_at_children(int(feed.identity["pid"]), program[:63], feed.unwatched)
 
     def _has_ended(self, feed: Feed) -> bool:
         """Its last event is stored, and that was not told yet."""
@@ -554,9 +653,17 @@ class Agent:
         return bool(info.get("drained"))
 
 
+def hold_as_agent(session_dir: Path) -> int:
+    """The lock of the one agent of a session, with its pid inside. BlockingIOError when there is another."""
+    lock = hold(session_dir / AGENT)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
 def _id_of(session_dir: Path) -> str:
     """Names this node's agent, the same for its successors: host names repeat in containers."""
-    path = session_dir / "agent.id"
+    path = session_dir / AGENT_ID
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(8))
     return path.read_text(encoding="ascii")[:64] or "agent"
@@ -576,9 +683,7 @@ def main(arguments: list[str]) -> int:
     directory = Path(arguments[0])
     try:
         session = json.loads((directory / "session.json").read_text(encoding="utf-8"))
-        lock = hold(directory / AGENT)  # a ring has one reader; held until this process ends
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        lock = hold_as_agent(directory)  # a ring has one reader; held until this process ends
         agent = Agent(directory, session)
     except BlockingIOError:
         say(f"another agent serves {directory}")
@@ -588,7 +693,7 @@ def main(arguments: list[str]) -> int:
         return MemscopeError.exit_status
 
     def on_sigterm(*_: object) -> None:
-        agent.finish_asked = True
+        agent.finish_asked = agent.may_leave = True
 
     signal.signal(signal.SIGTERM, on_sigterm)
     try:

@@ -180,11 +180,20 @@ def arm() -> None:
         session = attached() or Session.load(os.environ[SESSION_VARIABLE])
     except MemscopeError:
         _native.set_session(os.environ[SESSION_VARIABLE])
-        _native.note_unwatched(errno.EACCES)
+        _native.note_unwatched(_obstacle(os.environ[SESSION_VARIABLE]))
         raise
     attach(session)
     if first and session.config.collect_mode == "immediate":
         _native.start()
+
+
+def _obstacle(session: str) -> int:
+    """Why the session cannot be read."""
+    try:
+        os.stat(session)
+    except OSError as error:
+        return error.errno or errno.EACCES
+    return errno.EACCES
 
 
 def allocator_found() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from msmemscope._native import Cut
 
 # Of a ring's header, what moves all the time and says nothing of whose it is.
-_PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "asleep", "waits", "reported"})
+_PLACES = frozenset({"head", "acked", "freed", "step", "dropping", "asleep", "waits", "reported", "unwatched"})
 
 
 class Feed:
@@ -29,6 +29,7 @@ class Feed:
         self.path = path
         self.reader = RingReader(str(path))
         self.life: Life | None = None
+        self.unwatched = 0  # forked children that say that they record nothing
         self.identity = self._describe()
         self.id = int(self.identity["ring_id"])
         self.spool = Spool(spools / f"{self.id:016x}.spool", self.id)
@@ -109,7 +110,9 @@ class Feed:
         self.path.unlink(missing_ok=True)
 
     def _describe(self) -> dict[str, Any]:
-        found = {name: value for name, value in self.reader.header().items() if name not in _PLACES}
+        header = self.reader.header()
+        self.unwatched = int(header["unwatched"])
+        found = {name: value for name, value in header.items() if name not in _PLACES}
         if self.life is not None:
             found["command"] = self.life.command or found["command"]
             found["ended_ns"], found["ended_by"] = self.life.ended_ns, self.life.ended_by

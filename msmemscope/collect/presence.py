@@ -18,9 +18,15 @@ CLOSING = "closing"  # no process may join any more; the directory is about to g
 TAKEN_FOR_A_LOOK_S = 2.0  # longer than anybody holds a lock who only looks whether it is free
 
 
+_held: dict[str, int] = {}  # what this process holds, by path
+
+
 def hold(path: str | os.PathLike[str], wait_s: float = TAKEN_FOR_A_LOOK_S) -> int:
-    """Makes the file, locks it and returns its descriptor: the lock lives as long as that. BlockingIOError when
-    another process holds it."""
+    """Makes the file, locks it and returns its descriptor: the lock lives as long as that. What this process holds
+    already it has again. BlockingIOError when another process holds it."""
+    name = os.path.abspath(path)
+    if name in _held and is_at(_held[name], name):
+        return _held[name]
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + wait_s
     while True:
@@ -32,7 +38,16 @@ def hold(path: str | os.PathLike[str], wait_s: float = TAKEN_FOR_A_LOOK_S) -> in
                 raise
             time.sleep(0.01)
         else:
+            _held[name] = file
             return file
+
+
+def is_at(file: int, path: str | os.PathLike[str]) -> bool:
+    """Is this what has the name `path`? A file that was deleted, and perhaps made again, is not."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except OSError:
+        return False
 
 
 def is_free(path: str | os.PathLike[str]) -> bool:

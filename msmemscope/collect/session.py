@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
 FINISH = "finish"  # this file says: the program has ended, drain and stop
+AGENT_ID = "agent.id"  # this file names the node's agent, once there is one
+# Files of rings that were deleted with the session directory, a line each, in the directory that was made again. First
+# "served" or "not served": whether there had been an agent in the old one.
+DELETED_RINGS = "deleted-rings"
 ALONE = "alone"  # an aggregator's argument: nobody else is left, read the rings and remove the session
 HOOK_LIBRARY = "libascend_kernel_hook.so"
 

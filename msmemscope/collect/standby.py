@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
+from msmemscope.collect.presence import AGENT, AGGREGATOR, hold
 from msmemscope.isolated import run_module
 
 LONGEST_S = 3.0  # after this time a service is made ready in any case: waiting costs it nothing, and this does
@@ -22,6 +24,8 @@ _NOTE = "unwatched-"  # so begin the names of the notes of unwatched.py
 def main(arguments: list[str]) -> int:
     """The exit status of the service."""
     directory, module, run = arguments
+    with suppress(OSError):  # from now on, or who looks for sessions that nobody serves would take this one
+        hold(os.path.join(directory, AGENT if module.endswith(".agent") else AGGREGATOR))
     if not wait_for_work(directory, run):
         return 0
     return run_module(module, [directory])
@@ -38,7 +42,7 @@ def wait_for_work(directory: str, run: str) -> bool:
             if _FINISH in names:
                 return not is_empty(directory)  # a listing may lack a name that was made meanwhile
         except OSError:
-            return True  # the service says it
+            pass  # deleted, and soon made again; else the service says it
         time.sleep(POLL_S)
     return True
 

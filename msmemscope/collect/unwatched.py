@@ -16,10 +16,13 @@ from pathlib import Path
 from msmemscope.text import plain
 
 COUNT = "unwatched_processes"  # in run.json's losses
+MOST_CHILDREN = 10_000  # of one process
 NAMED = 5  # in words; the rest is counted
-_NOTE = re.compile(r"unwatched-(\d+)-(\d+)-(\d+)\Z")
+CHILD = "child-"  # in a note for a child of the process that is named; a number of its own in place of the start
+_NOTE = re.compile(rf"unwatched-((?:{CHILD})?)(\d+)-(\d+)-(\d+)\Z")
 _REASONS = {
     errno.EFBIG: "its limit on the size of files is smaller than a ring (ulimit -f)",
+    errno.ENOENT: "its session is out of its sight (chroot, a /dev/shm of its own) or was deleted",
     errno.ENOSPC: "there is no space for its ring",
     errno.EACCES: "the session is closed to its user",
     errno.EPERM: "the session is closed to its user",
@@ -43,7 +46,7 @@ class Unwatched:
         self._dir = session_dir
         self._say = say
         self._known: set[str] = set()
-        self._processes: set[tuple[str, str]] = set()  # pid and start
+        self._processes: set[tuple[str, ...]] = set()  # whether a child, pid and start
         self._beside: list[Path] = []
 
     @property
@@ -54,6 +57,16 @@ class Unwatched:
         """Takes the notes among the names that lie in the session directory."""
         for name in names:
             if name.startswith("unwatched-"):
+                self._take(self._dir / name, name)
+
+    def look_at_children(self, pid: int, program: str, count: int) -> None:
+        """Notes for so many children of a process that say, in its ring, that they record nothing. They are notes, so
+        that a successor of this agent finds them."""
+        for number in range(min(count, MOST_CHILDREN)):
+            name = f"unwatched-{CHILD}{pid}-{number}-{errno.ENOENT}"
+            if name not in self._known:
+                with suppress(OSError):
+                    (self._dir / name).symlink_to(program or "?")
                 self._take(self._dir / name, name)
 
     def look_beside(self) -> None:
@@ -76,17 +89,17 @@ class Unwatched:
         if note is None or path.name in self._known:
             return False
         self._known.add(path.name)
-        pid, start, error = note.groups()
-        if (pid, start) in self._processes:
+        child, pid, start, error = note.groups()
+        if (child, pid, start) in self._processes:
             return True
-        self._processes.add((pid, start))
+        self._processes.add((child, pid, start))
         if self.count <= NAMED:
             try:
                 program = plain(os.readlink(path)[:64])
             except OSError:
                 program = "?"
             reason = _REASONS.get(int(error[:9])) or os.strerror(int(error[:9]))
-            self._say(f"process {pid[:20]} ({program}) is not recorded: {reason}")
+            self._say(f"{'a child of ' if child else ''}process {pid[:20]} ({program}) is not recorded: {reason}")
         elif self.count == NAMED + 1:
             self._say(f"more processes are not recorded; the run counts them as {COUNT}")
         return True

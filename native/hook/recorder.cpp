@@ -225,6 +225,14 @@ void emit_system(SystemEvent what) noexcept {
     emit(event);
 }
 
+// This process has events and records nothing.
+void tell_unwatched(int error) noexcept {
+    if (leave_note(g_recorder.session, error)) return;
+    // Of the parent that forked this process, if any. See unwatched.h.
+    if (const RingHeader* inherited = g_recorder.steps_of.load(std::memory_order_acquire))
+        const_cast<RingHeader*>(inherited)->unwatched.fetch_add(1, std::memory_order_relaxed);
+}
+
 // --- what sources cannot see -----------------------------------------------------------------------------------
 
 struct Lost {
@@ -267,7 +275,7 @@ bool open_once() noexcept {
             self.error = open_ring();
             if (self.error != 0) {
                 g_watch.store(Watch::OFF, std::memory_order_relaxed);
-                leave_note(self.session, self.error);
+                tell_unwatched(self.error);
             }
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
             if (self.error != 0) return false;
@@ -446,7 +454,7 @@ MEMSCOPE_API int memscope_set_session(const char* directory) {
     return 0;
 }
 
-MEMSCOPE_API void memscope_note_unwatched(int error) { leave_note(g_recorder.session, error); }
+MEMSCOPE_API void memscope_note_unwatched(int error) { tell_unwatched(error); }
 
 MEMSCOPE_API void memscope_set_ring_bytes(unsigned long long bytes) { g_recorder.ring_bytes = bytes; }
 

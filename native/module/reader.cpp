@@ -1,6 +1,8 @@
 // The agent's view of a ring: class RingReader and cut_bytes. See cutter.h for what a cut is.
 #include <dirent.h>
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -148,6 +150,7 @@ public:
         fields["closed"] = ring.closed.load(std::memory_order_acquire) != 0;
         fields["dropping"] = ring.dropping.load(std::memory_order_relaxed) != 0;
         fields["asleep"] = ring.asleep.load(std::memory_order_relaxed) != 0;
+        fields["unwatched"] = ring.unwatched.load(std::memory_order_relaxed);
         fields["waits"] = ring.waits.load(std::memory_order_relaxed);
         py::dict lost, reported;
         for (std::size_t kind = 0; kind < kKindSlots; ++kind) {
@@ -159,6 +162,37 @@ public:
         fields["lost"] = lost;
         fields["reported"] = reported;
         return fields;
+    }
+
+    // The file again, for who comes later, where somebody deleted it: its header and what is not acknowledged.
+    void save(const std::string& path) const {
+        const RingHeader& ring = opened();
+        const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        bool failed = fd < 0;
+        if (!failed) {
+            const u64 mask = ring_.capacity() - 1;
+            const auto write_all = [&](const char* from, u64 bytes, u64 at) {
+                for (ssize_t n = 0; bytes != 0; from += n, at += static_cast<u64>(n), bytes -= static_cast<u64>(n)) {
+                    n = pwrite(fd, from, bytes, static_cast<off_t>(at));
+                    if (n <= 0) return false;
+                }
+                return true;
+            };
+            const u64 from = ring.acked.load(std::memory_order_relaxed);
+            const u64 to = ring.head.load(std::memory_order_acquire);
+            const u64 bytes = to - from < ring_.capacity() ? to - from : ring_.capacity();
+            const u64 place = from & mask;
+            const u64 first = bytes < ring_.capacity() - place ? bytes : ring_.capacity() - place;
+            failed = ftruncate(fd, static_cast<off_t>(ring.header_bytes + ring_.capacity())) != 0 ||
+                     !write_all(reinterpret_cast<const char*>(&ring), kRingHeaderBytes, 0) ||
+                     !write_all(ring_.data + place, first, ring.header_bytes + place) ||
+                     !write_all(ring_.data, bytes - first, ring.header_bytes);
+            const int kept = errno;
+            ::close(fd);
+            if (failed) unlink(path.c_str());
+            errno = kept;
+        }
+        if (failed) throw_os_error(errno, path);
     }
 
     void set_asleep(bool asleep) { opened().asleep.store(asleep ? 1 : 0, std::memory_order_seq_cst); }
@@ -291,6 +325,8 @@ void bind_reader(py::module_& module) {
         .def("copy", &RingReader::copy, py::arg("offset"), py::arg("max_bytes"),
              "Whole records from offset on, verbatim; stops before a hole.")
         .def("release", &RingReader::release, py::arg("offset"), "Gives everything before offset back to the writers.")
+        .def("save", &RingReader::save, py::arg("path"),
+             "Writes the ring to a new file, as far as it is not acknowledged. OSError when that fails.")
         .def("close", &RingReader::close);
     module.def("keep_freed_memory", &keep_freed_memory,
                "For agent and aggregator: do not return memory to the kernel.");

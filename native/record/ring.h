@@ -24,7 +24,8 @@
 //
 // Who may write what:
 //   * any thread of the owning process: `head` and `limit` (compare-and-swap), the bytes it reserved, `lost`, `step`
-//     and the identity fields. There is exactly one owning process; a forked child makes a ring of its own.
+//     and the identity fields. There is exactly one owning process; a forked child makes a ring of its own, and one
+//     that cannot adds itself to `unwatched`.
 //   * the agent, alone on its node: `acked`, `freed`, `asleep`, and zeros or holes into [freed, acked).
 //
 // Sign of life. The owner holds a shared flock on the file through a mapping of the header page of its own: the lock
@@ -132,6 +133,7 @@ struct RingHeader {
     std::atomic<u32> asleep;                        // the agent wants to be woken
     alignas(64) std::atomic<u64> lost[kKindSlots];  // records of a kind ever lost here
     std::atomic<u64> reported[kKindSlots];          // ... of these, already told by a GAP record
+    std::atomic<u32> unwatched;                     // forked children that record nothing: hook/unwatched.h
 };
 static_assert(sizeof(RingHeader) <= kRingHeaderBytes);
 static_assert(std::atomic<u64>::is_always_lock_free && std::atomic<u32>::is_always_lock_free);

@@ -171,10 +171,14 @@ class Watched:
         pid = pid or (self._node() if name == "node" else self.service(name))
         if not pid or is_gone(pid):
             return False
+        self.kill_pid(pid)
+        return True
+
+    @staticmethod
+    def kill_pid(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: is_gone(pid), f"the end of {name}")
-        return True
+        wait_for(lambda: is_gone(pid), f"the end of {pid}")
 
     def stop(self, name: str) -> int:
         """SIGSTOP for the agent or the aggregator; its pid, 0 when there is none."""
