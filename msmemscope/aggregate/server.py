@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -39,6 +39,9 @@ from msmemscope.collect.standby import is_empty
 from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
+
+if TYPE_CHECKING:
+    from msmemscope.report.outputs import Outcome
 
 GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
@@ -426,25 +429,22 @@ def _finish(
     with suppress(OSError):  # _write_tables says it
         coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on only what can be made again is at stake
+    # From here on only what can be made again is at stake. Whoever is interrupted removes what is half written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
         coordinator.write(finished=True)
         return 0
     _try_write(coordinator)
     try:
-        from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
-
-        try:
-            outcome = write_outputs(run, config=session.get("config"))
-        except OutputError as error:
-            _print(error.outcome.text)
-            raise
+        outcome = _write_outputs(run, session, quiet=quiet)
         shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
         shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)
-        if not quiet:
-            _print(outcome.text)
-            for note in outcome.notes:
-                tell(f"Note: {note}")
+        for note in () if quiet else outcome.notes:
+            tell(f"Note: {note}")
+    except KeyboardInterrupt as stopped:
+        tell(str(stopped) or f"interrupted; all outputs: msmemscope analyze {run}")
+        coordinator.write(finished=True, outputs_error="interrupted")
+        return 0
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         if not place.is_ours:
             why = f"{run} was deleted while its outputs were written: what it held is lost"
@@ -458,6 +458,27 @@ def _finish(
         return MemscopeError.exit_status
     coordinator.write(finished=True)
     return 0
+
+
+def _write_outputs(run: Path, session: dict[str, Any], *, quiet: bool) -> Outcome:
+    """The verdict is printed before anything long is written, under a progress bar."""
+    from msmemscope.progress import progress_bar
+    from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
+
+    with nullcontext() if quiet else progress_bar() as progress:
+
+        def say(verdict: str) -> None:
+            if progress is not None:
+                progress.clear()
+            if not quiet:
+                _print(verdict)
+
+        try:
+            return write_outputs(run, config=session.get("config"), progress=progress, tell=say)
+        except OutputError as error:
+            if quiet:
+                _print(error.outcome.text)
+            raise
 
 
 def _print(text: str) -> None:

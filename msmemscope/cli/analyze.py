@@ -10,8 +10,8 @@ import click
 
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
-from msmemscope.cli.progress import progress_bar
 from msmemscope.cli.run_directory import config_of_run, open_run_directory, read_run_info
+from msmemscope.progress import progress_bar
 
 
 @click.command(context_settings=HELP)
@@ -31,12 +31,17 @@ def command(run: str) -> int:
         info = read_run_info(path)
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:
-        outcome = outputs.write_outputs(path, config=config_of_run(info), progress=progress)
+
+        def tell(verdict: str) -> None:
+            if progress is not None:
+                progress.clear()
+            click.echo(verdict)
+
+        outcome = outputs.write_outputs(path, config=config_of_run(info), progress=progress, tell=tell)
     if outcome.skipped:
         with suppress(OSError, ValueError, KeyError, TypeError):  # a run.json of somebody else's making stays as it is
             note = importlib.import_module("msmemscope.aggregate.coordinator").note_unread
             note(path, outcome.skipped, outcome.unreadable_rows)
-    click.echo(outcome.text)
     for note in outcome.notes:
         say("info", note)
     return 0

@@ -59,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemscopeError as error:
         say("error", error)
         return error.exit_status
-    except (KeyboardInterrupt, click.Abort):
-        say("error", "interrupted")
+    except (KeyboardInterrupt, click.Abort) as error:
+        say("error", str(error) or "interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our stdout has gone (`| head`). Python would complain again while it exits.

@@ -7,8 +7,8 @@ import importlib
 import click
 
 from msmemscope.cli.main import HELP
-from msmemscope.cli.progress import progress_bar
 from msmemscope.cli.run_directory import open_run_directory, read_run_info
+from msmemscope.progress import progress_bar
 
 
 @click.command(context_settings=HELP)

@@ -119,7 +119,8 @@ OPTIONS: tuple[Option, ...] = (
         grammar="csv|db",
         default="csv",
         help="Format of the per-device files: CSV, or an SQLite database for MindStudio Insight.",
-        cost="written after the program has ended; db takes longer than csv",
+        cost="written after the program has ended; db takes longer than csv. Without this option, files of more "
+        "than 1 GiB together are left out",
         field="format",
         api=True,
         once=True,
@@ -348,6 +349,7 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
     fields: dict[str, object] = {"output_path": grammars.absolute(DEFAULT_OUTPUT)}
     if current is not None and locked:
         fields = {option.field: getattr(current, option.field) for option in OPTIONS if option.once}
+        fields["format_given"] = current.format_given
     for keyword, value in keywords.items():
         found = names.get(keyword)
         if found is None:

@@ -69,6 +69,7 @@ def to_config_json(config: Config) -> dict[str, object]:
         "msmemscope": {
             "device": list(config.device),
             "traceback": config.traceback,
+            "format_given": config.format_given,
             "ring_mib": config.ring_mib,
             "ring_wait_ms": config.ring_wait_ms,
         },
@@ -139,6 +140,7 @@ def from_config_json(values: Mapping[str, object]) -> Parsed:
         except grammars.MalformedError as error:
             raise InputError(f"config.json: msmemscope {error}") from None
         fields["traceback"] = ours.get("traceback") is True
+        fields["format_given"] = ours.get("format_given") is True
     return Parsed(config=Config(**fields), warnings=tuple(warnings))  # type: ignore[arg-type]
 
 

@@ -230,7 +230,7 @@ def parse_input_path(text: str, notes: list[str]) -> dict[str, object]:
 def parse_format(text: str, notes: list[str]) -> dict[str, object]:
     if text not in FORMATS:
         raise MalformedError(f"takes csv or db; got {shown(text)}")
-    return {"format": text}
+    return {"format": text, "format_given": True}
 
 
 def parse_log_level(text: str, notes: list[str]) -> dict[str, object]:

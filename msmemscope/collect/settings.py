@@ -62,6 +62,7 @@ class Config(Facts):
     input_paths: tuple[str, ...] = ()
     output_path: str = DEFAULT_OUTPUT  # absolute once parsed
     format: str = "csv"
+    format_given: bool = False  # it was asked for: files are written however large they become
     log_level: str = "info"
     collect_mode: str = "immediate"
     ring_mib: int = 16

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from msmemscope.cli import doctor, output_place, progress, run
+from msmemscope import progress
+from msmemscope.cli import doctor, output_place, run
 from msmemscope.cli.main import SUBCOMMANDS, main
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.collect.place import choose_place
@@ -398,13 +399,16 @@ def test_a_progress_bar_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -
         with progress.progress_bar() as report:
             assert report is not None
             report("sorting", 1, 2)
-            report("writing", 2, 2)
+            report.clear()
+            report("over at once", 2, 2)
+            report("writing", 1, 2)
     shown = b""
     deadline = time.monotonic() + 10
     while b"writing" not in shown and time.monotonic() < deadline:
         shown += os.read(leader, 65536)
     os.close(leader)
     assert b"writing" in shown
+    assert b"over at once" not in shown
 
 
 # --- The program --------------------------------------------------------------------------------------------------
@@ -527,17 +531,25 @@ def test_doctor_survives_a_probe_that_crashes(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Report:
-    """Stands in for msmemscope.report.outputs and .console."""
+    """Stands in for msmemscope.report.outputs, .upstream_files and .console."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
 
-    def write_outputs(self, path: Path, *, config: Config, progress: object) -> types.SimpleNamespace:
+    def write_outputs(
+        self, path: Path, *, config: Config, progress: object, tell: Callable[[str], None]
+    ) -> types.SimpleNamespace:
         assert progress is None
         self.calls.append((path.name, config.format))
+        tell("the verdict")
+        return types.SimpleNamespace(notes=["a note"], skipped=[])
+
+    def export_upstream_files(self, path: Path, config: Config, *, progress: object) -> types.SimpleNamespace:
+        assert progress is None
+        assert config.format_given
+        self.calls.append((path.name, config.format))
         dump = path / "device_cpu" / "dump" / f"memscope_dump_1.{config.format}"
-        files = [path / "cluster/leaks.csv", dump]
-        return types.SimpleNamespace(text="the verdict", notes=["a note"], files=files, skipped=[])
+        return types.SimpleNamespace(notes=["a note"], files=[dump])
 
     def summary_text(self, path: Path, *, rank: int | None, pid: int | None, progress: object) -> str:
         assert progress is None
@@ -547,7 +559,11 @@ class Report:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, Report]:
     report = Report()
-    for name, attribute in (("outputs", "write_outputs"), ("console", "summary_text")):
+    for name, attribute in (
+        ("outputs", "write_outputs"),
+        ("upstream_files", "export_upstream_files"),
+        ("console", "summary_text"),
+    ):
         module = types.ModuleType(f"msmemscope.report.{name}")
         setattr(module, attribute, getattr(report, attribute))
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -578,7 +594,9 @@ def test_an_unfinished_run_is_analysed_with_a_warning(
     (Path(path) / "run.json").write_text('{"finished": false}')
     assert main(["analyze", path]) == 0
     assert "not finished" in capfd.readouterr().err
-    assert len(report.calls) == 1
+    assert main(["export", path, "--format", "csv"]) == 0
+    assert "not finished" in capfd.readouterr().err
+    assert len(report.calls) == 2
 
 
 def test_summary_is_for_a_run_or_a_rank_and_goes_to_stdout(

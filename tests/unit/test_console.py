@@ -15,7 +15,7 @@ from fake_run import FakeRun, frame, leaky_job, process
 
 from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError, RunError
-from msmemscope.report import outputs
+from msmemscope.report import upstream_files
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text
@@ -383,7 +383,7 @@ def test_full_disk_costs_only_what_did_not_fit(tmp_path: Path, monkeypatch: pyte
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(outputs, "write_dumps", full)
+    monkeypatch.setattr(upstream_files, "write_dumps", full)
     with pytest.raises(OutputError, match=r"cannot write the per-device csv files .*No space left.*analyze") as caught:
         write_outputs(path)
     assert "\n" not in str(caught.value)
@@ -393,7 +393,7 @@ def test_full_disk_costs_only_what_did_not_fit(tmp_path: Path, monkeypatch: pyte
 
 def test_stacks_that_would_fill_the_disk_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = leaky_job(ranks=1).save(tmp_path / "run_1")
-    monkeypatch.setattr(outputs, "_STACK_BYTES", 10)
+    monkeypatch.setattr(upstream_files, "_STACK_BYTES", 10)
     outcome = write_outputs(path)
     assert any("no call stacks" in note for note in outcome.notes)
     (dump,) = tmp_path.rglob("memscope_dump_*.csv")
