@@ -54,6 +54,7 @@ class Coordinator:
             "config": session.get("config", {}),
             "mode": session.get("mode", "launched"),
             "hosts": [session["host"]] if session.get("host") else [],
+            "nodes": session.get("nodes"),
             "program": session.get("program", []),
             "started_wall_ns": session.get("created_wall_ns", 0),
             "ended_wall_ns": None,

@@ -157,7 +157,7 @@ def recover(run: Path) -> bool:
         hosts = before.get("hosts") or [""]
         session = {"session": before["session"], "config": before["config"], "program": before["program"],
                    "host": hosts[0], "created_wall_ns": before["started_wall_ns"],
-                   "mode": before.get("mode", "launched")}  # fmt: skip
+                   "mode": before.get("mode", "launched"), "nodes": before.get("nodes")}  # fmt: skip
         shard, coordinator = _take_up(run, session, before)
         of_the_run = ("exit_status", "ended_wall_ns", "version", "versions")  # not of who recovers it
         kept = {name: before[name] for name in of_the_run if name in before}

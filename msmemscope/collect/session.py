@@ -11,6 +11,7 @@ import os
 import time
 
 from msmemscope.collect.config import Config
+from msmemscope.collect.nodes import nodes_of
 from msmemscope.collect.place import choose_place
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.errors import MemscopeError
@@ -92,6 +93,7 @@ class Session:
             "config": config.as_dict(),
             "program": argv,
             "host": os.uname().nodename,
+            "nodes": nodes_of(argv, os.environ).as_dict(),  # of the job; "agents" are this run's, one
             "mounts": mount_namespace(),
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",

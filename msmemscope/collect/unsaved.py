@@ -193,7 +193,7 @@ def _tell_run(run: Path, session: Session, unread: int, place: Path) -> None:
     """run.json as it is, with the count; the least that makes a run where there is none. A full disk keeps its own."""
     info = _info(run, session) or {
         "schema": SCHEMA_VERSION,
-        **{name: session.facts.get(name) for name in ("session", "config", "mode", "program")},
+        **{name: session.facts.get(name) for name in ("session", "config", "mode", "program", "nodes")},
         "hosts": [session.facts.get("host")],
         "started_wall_ns": session.facts.get("created_wall_ns"),
         "ended_wall_ns": time.time_ns(),

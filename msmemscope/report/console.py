@@ -187,6 +187,8 @@ def _job(summary: Summary) -> Section:
         lines.append(f"{summary.events:,} events in steps {summary.first_step}-{summary.last_step}")
     if summary.missing_ranks:
         lines.append(f"Missing: ranks {fold_ranks(summary.missing_ranks)} never reported")
+    if summary.nodes_missing:
+        lines.append(f"Missing: {summary.nodes_missing}")
     if summary.losses:
         lines.append("Lost: " + ", ".join(f"{name} {n:,}" for name, n in sorted(summary.losses.items())))
     if summary.doubtful:

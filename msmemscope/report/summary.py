@@ -28,6 +28,7 @@ from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, allocations_by_part
 from msmemscope.analysis.subjects import name_of
 from msmemscope.report.deaths import deaths
+from msmemscope.report.nodes import NodeFacts, node_facts, nodes_missing
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -86,7 +87,13 @@ class Summary:
     leaks_looked_for: bool = True  # not under --steps, nor with an --analysis that leaves it out
     not_seen: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what sources could not see, and who says so
     left_out_incidents: int = 0  # of running out of memory, beyond those that findings tell of
+    nodes: NodeFacts = field(default_factory=lambda: NodeFacts(None, "", False, 0))
     allocations: dict[str, int] = field(default_factory=dict)  # "before", "in" and "after" the steps
+
+    @property
+    def nodes_missing(self) -> str:
+        """What of the job is on nodes that this run does not have, in words; empty: nothing, as far as is known."""
+        return nodes_missing(self.nodes, all_ranks_reported=bool(self.ranks) and not self.missing_ranks)
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
@@ -136,6 +143,7 @@ class Summary:
             "world_size": self.world_size,
             "ranks": fold_ranks(self.ranks),
             "missing_ranks": fold_ranks(self.missing_ranks),
+            "nodes": self.nodes.as_json(),
             "processes": self.processes,
             "others": list(self.others),
             "deaths": list(self.deaths),
@@ -198,6 +206,7 @@ def summarise(
     info = run.info
     processes = run.processes
     ranks = tuple(run.ranks)
+    hosts = tuple(sorted({p.host for p in processes}))
     world = max([p.world_size for p in processes if p.rank is not None], default=0)
     last = max((step for step in tracked.last_complete_step.values() if step >= 0), default=None)
     return Summary(
@@ -205,7 +214,8 @@ def summarise(
         session=str(info.get("session", "")),
         version=str(info.get("version", "")),
         program=_program(info.get("program")) or next((name_of(processes[one.main]) for one in tracked.subjects), ""),
-        hosts=tuple(sorted({p.host for p in processes})),
+        hosts=hosts,
+        nodes=node_facts(info, seen=max(len(hosts), 1)),
         world_size=world,
         ranks=ranks,
         missing_ranks=tuple(sorted(set(range(world)).difference(ranks))),

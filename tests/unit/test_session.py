@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,13 @@ def test_notes_beside_a_session_go_with_it(tmp_path: Path) -> None:
     other.write_text("no note of ours")
     remove_notes_of_ended(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {names[0], f"{names[0]}.unwatched-12-34-28", other.name}
+
+
+def test_a_session_says_how_many_nodes_its_job_has(tmp_path: Path) -> None:
+    config = Config(output_path=str(tmp_path / "out"))
+    session = Session.create(config, ["torchrun", "--nnodes=2", "train.py"], mode="launched")
+    try:
+        known = {"expected": 2, "source": "torchrun --nnodes=2", "spans": True}
+        assert Session.load(session.directory).facts["nodes"] == known
+    finally:
+        shutil.rmtree(session.directory)
