@@ -38,7 +38,7 @@ def sweep() -> list[str]:
 
 
 def _take_up(path: Path, session: Session | None, owner: int) -> str:
-    if session is None:  # killed before anything was started
+    if session is None:  # killed while it was made, before anything was started
         shutil.rmtree(path, ignore_errors=True)
         return ""
     if not _sees_its_run(session):

@@ -25,6 +25,7 @@ from msmemscope.run_files import SCHEMA_VERSION
 
 UNSAVED = "unsaved"  # in the run directory
 COUNT = "unread_bytes"  # in run.json's losses
+_MADE_IN_S = 60
 _SPOOL_HEAD_BYTES = 32
 _BLOCK_BYTES = 1 << 16
 
@@ -100,13 +101,24 @@ def deserted() -> list[tuple[Path, Session | None]]:
     return found
 
 
+def is_old(changed_ns: int) -> bool:
+    """A directory that was last changed then is not being made any more. A wall clock that was set back proves
+    nothing."""
+    return time.time_ns() - changed_ns > _MADE_IN_S * 10**9
+
+
 def _is_deserted(path: Path) -> bool:
     try:
         facts = path.lstat()
     except OSError:
         return False
-    if not path.is_dir() or path.is_symlink() or facts.st_uid != os.geteuid() or not is_free(path / OWNER):
+    if not path.is_dir() or path.is_symlink() or facts.st_uid != os.geteuid():
         return False
+    if os.path.lexists(path / OWNER):
+        if not is_free(path / OWNER):
+            return False
+    elif not is_old(facts.st_ctime_ns) or not all(map(is_free, path.glob(OWNER + "*"))):
+        return False  # it is being made; who was killed at that leaves it without an owner
     if any((path / name).exists() and not is_free(path / name) for name in (AGENT, AGGREGATOR)):
         return False
     return not anybody_lives(str(path)) and not writers_live(path)

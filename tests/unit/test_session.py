@@ -15,6 +15,7 @@ from msmemscope.collect.config import Config
 from msmemscope.collect.session import Session
 from msmemscope.collect.spool import Spool
 from msmemscope.collect.unwatched import remove_notes_of_ended
+from msmemscope.launchers import sweep
 
 
 def test_a_session_in_the_making_is_not_taken_for_one_that_was_left(
@@ -101,3 +102,33 @@ def test_a_session_says_how_many_nodes_its_job_has(tmp_path: Path) -> None:
         assert Session.load(session.directory).facts["nodes"] == known
     finally:
         shutil.rmtree(session.directory)
+
+
+@pytest.mark.parametrize("left", [(), ("owner~",), ("session.json",), ("session.json~", "owner~")])
+def test_who_is_killed_while_it_makes_a_session_leaves_one_that_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
+) -> None:
+    path = tmp_path / f"msmemscope-{os.getuid()}-{os.urandom(8).hex()}"
+    path.mkdir(0o700)
+    for name in left:
+        (path / name).write_text("{")
+    monkeypatch.setattr(unsaved, "places", lambda: [str(tmp_path)])
+    assert unsaved.deserted() == []  # it may be in the making
+    monkeypatch.setattr(unsaved, "_MADE_IN_S", -1)  # a minute later
+    assert unsaved.deserted() == [(path, None)]
+    monkeypatch.setattr(sweep, "places", list)
+    sweep.sweep()
+    assert not path.exists()
+
+
+def test_a_session_without_an_owner_that_somebody_serves_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"msmemscope-{os.getuid()}-{os.urandom(8).hex()}"
+    path.mkdir(0o700)
+    monkeypatch.setattr(unsaved, "places", lambda: [str(tmp_path)])
+    monkeypatch.setattr(unsaved, "_MADE_IN_S", -1)
+    lock = presence.hold(path / presence.AGENT)
+    assert unsaved.deserted() == []
+    os.close(lock)
+    assert len(unsaved.deserted()) == 1

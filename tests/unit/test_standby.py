@@ -16,7 +16,7 @@ import pytest
 from msmemscope.aggregate import server
 from msmemscope.collect import bootstrap, session, standby
 from msmemscope.collect.agent import Agent
-from msmemscope.collect.presence import AGGREGATOR
+from msmemscope.collect.presence import AGENT, AGGREGATOR, hold, is_free
 from msmemscope.collect.unwatched import Unwatched
 from msmemscope.isolated import environment_of_service, isolated_command
 
@@ -83,6 +83,25 @@ def test_a_run_that_was_begun_is_gone_on_with(directory: Path) -> None:
     (directory.parent / "run").mkdir()
 
     assert is_woken(directory)
+
+
+@pytest.mark.parametrize(
+    ("module", "lock"), [("msmemscope.collect.agent", AGENT), ("msmemscope.aggregate.server", AGGREGATOR)]
+)
+def test_who_stands_by_serves_the_session(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, module: str, lock: str
+) -> None:
+    """Else the next start takes a session for a left one whose supervisor and program were killed in this time."""
+    held: list[bool] = []
+
+    def wait(*_: str) -> bool:
+        held.append(not is_free(directory / lock))
+        return False
+
+    monkeypatch.setattr(standby, "wait_for_work", wait)
+    assert standby.main([str(directory), module, str(directory.parent / "run")]) == 0
+    assert held == [True]
+    assert hold(directory / lock, wait_s=0) > 0  # the service, in this very process, has it too
 
 
 def test_a_session_that_is_gone_is_the_services_to_tell(tmp_path: Path) -> None:
