@@ -17,6 +17,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from msmemscope.collect.nothing import open_nothing
+
 _QUESTION = signal.SIGRTMAX  # delivered behind every other pending signal: signal(7)
 _REPORT = struct.Struct("=iid")  # signal, pid of its sender, seconds of CLOCK_MONOTONIC
 _SPREAD_S = 0.005  # killpg serves one process after the other
@@ -81,7 +83,7 @@ def _stand_by(signals: set[signal.Signals], lifeline: int, reports: int) -> None
         if int(entry.name) not in (lifeline, reports):
             with suppress(OSError):
                 os.close(int(entry.name))
-    null = os.open(os.devnull, os.O_RDWR)
+    null = open_nothing()
     for standard in range(3):
         if null != standard:
             os.dup2(null, standard)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 import struct
 from contextlib import suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 _NOTE = re.compile(rb"(\d{1,10})-(\d{1,20})-(\d{1,5})-([^/\0]{1,64})\Z")
 _LONGEST = 256
 _SENDER = struct.Struct("=iII")  # pid (0: not in our PID namespace), uid, gid: unix(7)
+_FOR_OTHERS = 16  # descriptors that must be left: the program is started after this
 _MOST = 10_000  # notes of one session
 
 
@@ -25,14 +27,20 @@ class OutOfSight:
     def __init__(self, session_dir: Path) -> None:
         self._dir = session_dir
         self._left = _MOST
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        with suppress(OSError):  # no abstract names here: then nobody is heard
-            self._socket.bind(f"\0{session_dir.name}/unwatched")
+        self._socket: socket.socket | None = None  # then nobody is heard
+        with suppress(OSError):  # no abstract names here, or no descriptor left
+            heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if resource.RLIM_INFINITY != most < heard.fileno() + _FOR_OTHERS:
+                heard.close()
+                return
+            self._socket = heard
+            heard.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            heard.bind(f"\0{session_dir.name}/unwatched")
 
     def take(self) -> None:
         """Writes down what was said since."""
-        while self._left > 0:
+        while self._left > 0 and self._socket is not None:
             try:
                 text, more, _, _ = self._socket.recvmsg(_LONGEST, socket.CMSG_SPACE(_SENDER.size))
             except OSError:  # nothing more
@@ -50,7 +58,8 @@ class OutOfSight:
             leave_note(self._dir, name, os.fsdecode(program))
 
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
 
 def leave_note(session_dir: Path, name: str, program: str) -> None:

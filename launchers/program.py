@@ -14,10 +14,15 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from msmemscope.collect.nothing import open_nothing
 from msmemscope.errors import MemscopeError
 
 # Variables of systemd that name the process they are meant for (sd_listen_fds(3), sd_watchdog_enabled(3)).
 _NAMES_A_PROCESS = ("LISTEN_PID", "WATCHDOG_PID")
+# Python ignores them from its start on, and nothing tells what they were before; subprocess sets them to the default.
+_CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+# Who passes on what it ignores itself. Others (Python, node, Rust) ignore SIGPIPE for themselves alone.
+_SHELLS = {"sh", "bash", "rbash", "dash", "ash", "busybox", "zsh", "ksh", "ksh93", "mksh", "fish", "systemd"}
 _STANDARD = 3  # stdin, stdout, stderr
 
 
@@ -56,13 +61,27 @@ def start_program(
         raise MemscopeError(f"cannot run {argv[0]} ({error.strerror}): check its name and mode") from None
 
 
+def ignored_for_it() -> set[signal.Signals]:
+    """Of the signals whose handling Python has changed, those that the shell that started us ignores (`trap '' PIPE`),
+    and so would the program without us. Asked of who started us, the only one that still knows."""
+    parent = Path(f"/proc/{os.getppid()}")
+    try:
+        if (parent / "exe").readlink().name not in _SHELLS:
+            return set()
+        lines = (parent / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return set()
+    mask = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
+    return {number for number in _CHANGED_BY_PYTHON if mask >> (number - 1) & 1}
+
+
 def let_go_of_its_files() -> None:
     """Closes what this process inherited for the program, stdin and stdout too. Ours are not inheritable."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         with suppress(OSError):  # the one that read this directory
             if int(entry.name) >= _STANDARD and os.get_inheritable(int(entry.name)):
                 os.close(int(entry.name))
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    null = open_nothing()
     os.dup2(null, 0, inheritable=False)
     os.dup2(null, 1, inheritable=False)
     os.close(null)

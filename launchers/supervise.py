@@ -16,12 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msmemscope.collect.config import Config
+from msmemscope.collect.nothing import open_nothing
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
 from msmemscope.dependencies import require_imports
 from msmemscope.errors import MemscopeError
 from msmemscope.launchers.bystander import Bystander
-from msmemscope.launchers.program import let_go_of_its_files, start_program
+from msmemscope.launchers.program import ignored_for_it, let_go_of_its_files, start_program
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.sweep import sweep
 from msmemscope.telling import tell
@@ -56,6 +57,7 @@ def run(config: Config, argv: list[str]) -> int:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     # Ignored, SIGCHLD takes us the exit status of every child.
     ignored = {signal.SIGCHLD} if signal.signal(signal.SIGCHLD, signal.SIG_DFL) is signal.SIG_IGN else set()
+    hers = ignored_for_it() | ignored
     try:
         bystander = Bystander(_FORWARDED)
     except OSError as error:
@@ -66,7 +68,7 @@ def run(config: Config, argv: list[str]) -> int:
     try:
         status = -_ended_early(blocked)
         if status == 0:
-            program = start_program(argv, session.environment(), _WAITED, blocked=blocked, ignored=ignored)
+            program = start_program(argv, session.environment(), _WAITED, blocked=blocked, ignored=hers)
             status = _stay_with(program, session, services, bystander)
             with _harmless():
                 _finish(session, services, status)
@@ -96,7 +98,7 @@ def _occupy_standard_files() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            open_nothing()  # the lowest number that is free
 
 
 def _stay_with(program: subprocess.Popen[bytes], session: Session, services: Services, bystander: Bystander) -> int:

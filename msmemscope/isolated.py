@@ -87,10 +87,21 @@ def environment_of_service() -> dict[str, str]:
         and not name.startswith("MSMEMSCOPE_")
         and (name in _KEPT or not name.startswith("PYTHON"))
     }
+    if not _is_at_home(kept.get("PYTHONHOME", "")):
+        kept.pop("PYTHONHOME", None)
     if sys.flags.no_user_site:
         kept["PYTHONNOUSERSITE"] = "1"
     kept[USER_PATH_VARIABLE] = os.pathsep.join(filter(None, sys.path))
     return kept
+
+
+def _is_at_home(home: str) -> bool:
+    """Is this where this interpreter lives? Else it was started without a look at it (`python -I`), or the program has
+    set it for somebody else; no Python of ours would find its standard library there."""
+    try:
+        return any(os.path.samefile(home.partition(os.pathsep)[0], here) for here in (sys.base_prefix, sys.prefix))
+    except OSError:
+        return False
 
 
 def run_module(name: str, arguments: list[str]) -> int:

@@ -17,6 +17,7 @@ from typing import NoReturn
 import click
 
 from msmemscope.cli.messages import say
+from msmemscope.collect.nothing import open_nothing
 from msmemscope.errors import MemscopeError
 
 # Subcommand → module with its `command`. The first sentence of the command's help is shown in the overview.
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of our stdout has gone (`| head`). Python would complain again while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(open_nothing(), sys.stdout.fileno())
         return 141
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets one line and a status
         if os.environ.get("MSMEMSCOPE_DEBUG"):
@@ -79,7 +80,7 @@ def main_and_leave() -> NoReturn:
     """main() for a process that is nothing else. After a program it ends at once: taking the interpreter apart would
     only make the user wait."""
     status = main()
-    if sys.argv[1:2] and sys.argv[1] in SUBCOMMANDS:
+    if sys.argv[1:2] and sys.argv[1] in SUBCOMMANDS and not sys.flags.inspect:  # PYTHONINSPECT is for the program
         sys.exit(status)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

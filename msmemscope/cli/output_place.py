@@ -44,6 +44,8 @@ def prepare_output(directory: str) -> list[str]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(f"--output-path {path} is full: free some space or name another directory") from None
+        if error.errno == errno.EFBIG:
+            raise UsageError("the limit on the size of files is too small for a run: see ulimit -f") from None
         raise UsageError(
             f"--output-path {path} cannot be used ({error.strerror}): name a directory that you can read and write"
         ) from None

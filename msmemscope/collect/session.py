@@ -12,6 +12,7 @@ import time
 
 from msmemscope.collect.config import Config
 from msmemscope.collect.nodes import nodes_of
+from msmemscope.collect.nothing import open_nothing
 from msmemscope.collect.place import choose_place
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.errors import MemscopeError
@@ -162,18 +163,22 @@ def start_service(
     reach of the user's modules, and of our files with stderr alone: stdout belongs to the program. Its stdin is
     nothing, or the lock of the `owner`, who it becomes. child: else it is no child of this process, which may be a
     program that waits until it has none, and what is returned has ended."""
-    from subprocess import DEVNULL, Popen  # not at the top: a rank that only joins a session never needs it
+    from subprocess import Popen  # not at the top: a rank that only joins a session never needs it
 
     from msmemscope.isolated import NO_CHILD, environment_of_service, isolated_command
 
-    process = Popen(
-        isolated_command(*([] if child else [NO_CHILD]), module, directory, *words),
-        stdin=DEVNULL if owner < 0 else owner,
-        stdout=2 if _is_open(2) else DEVNULL,
-        env=environment_of_service(),
-        start_new_session=True,
-        preexec_fn=preexec_fn,
-    )
+    nothing = open_nothing()
+    try:
+        process = Popen(
+            isolated_command(*([] if child else [NO_CHILD]), module, directory, *words),
+            stdin=nothing if owner < 0 else owner,
+            stdout=2 if _is_open(2) else nothing,
+            env=environment_of_service(),
+            start_new_session=True,
+            preexec_fn=preexec_fn,
+        )
+    finally:
+        os.close(nothing)
     if not child:
         process.wait()
     return process

@@ -6,7 +6,10 @@ finds it.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import shlex
 import subprocess
 import sys
@@ -97,6 +100,68 @@ os.execvp(sys.argv[1], sys.argv[1:])
     assert ours.stdout == plain.stdout
     assert ours.returncode == plain.returncode == STATUS
     assert "fault" not in ours.stderr
+
+
+@pytest.mark.parametrize("before", ["", "trap '' PIPE;", "trap '' PIPE XFSZ;"])
+def test_signals_that_python_changes_are_as_the_shell_had_them(tmp_path: Path, before: str) -> None:
+    program = ["grep", "SigIgn", "/proc/self/status"]
+
+    plain = shell(f"{before} {shlex.join(program)}; true", tmp_path)
+    ours = shell(f"{before} {shlex.join(tool(tmp_path / 'out', program))}; true", tmp_path)
+
+    assert plain.stdout.startswith("SigIgn:")
+    assert ours.stdout == plain.stdout
+
+
+def test_files_that_may_not_grow_are_said_where_stderr_is_one(tmp_path: Path) -> None:
+    command = shlex.join(tool(tmp_path / "out", ["touch", "started"]))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvp("bash", ["bash", "-c", f"ulimit -f 0; {command} 2>said; exit $?"])
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: its end
+        while block := os.read(terminal, 4096):
+            said += block
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    assert b"ulimit -f" in said
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_dev_without_null(program: Path, tmp_path: Path) -> None:
+    inside = f"mount -t tmpfs tmpfs /dev && mkdir -m 1777 /dev/shm && {watched(program, tmp_path)}"
+    done = shell(f"unshare -m sh -c {shlex.quote(inside)}", tmp_path)
+
+    assert done.returncode == STATUS, done.stderr
+    assert "fault" not in done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
+
+
+def test_an_interpreter_that_shall_stay_does_not_in_our_command(program: Path, tmp_path: Path) -> None:
+    done = shell(watched(program, tmp_path), tmp_path, PYTHONINSPECT="1")
+    (run,) = (tmp_path / "out").glob("run_*")
+    summary = shell(shlex.join([sys.executable, "-m", "msmemscope", "summary", str(run)]), tmp_path, PYTHONINSPECT="1")
+
+    assert done.returncode == STATUS, done.stderr
+    assert summary.returncode == 0
+    assert "SystemExit" not in summary.stderr
+
+
+@pytest.mark.parametrize("how", ["PYTHONHOME", "sitecustomize"])
+def test_an_isolated_command_is_beyond_what_python_is_told(program: Path, tmp_path: Path, how: str) -> None:
+    hers = tmp_path / "hers"
+    hers.mkdir()
+    (hers / "sitecustomize.py").write_text("import os; os._exit(9)\n")
+    variable = {"PYTHONHOME": {"PYTHONHOME": "/nonexistent"}, "sitecustomize": {"PYTHONPATH": str(hers)}}[how]
+    command = watched(program, tmp_path).replace(" -m ", " -I -m ", 1)
+
+    done = shell(command, tmp_path, **variable)
+
+    assert done.returncode == STATUS, done.stderr
+    assert "died" not in done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
 
 
 def test_a_current_directory_that_is_gone(program: Path, tmp_path: Path) -> None:

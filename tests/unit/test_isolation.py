@@ -59,12 +59,14 @@ def test_a_service_imports_nothing_of_the_users(poisoned: Path, module: str) -> 
 def test_what_python_is_told_for_the_program_does_not_reach_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONPATH", "PYTHONWARNINGS", "PYTHONINSPECT", "LD_PRELOAD", "MSMEMSCOPE_SESSION"):
         monkeypatch.setenv(name, "error")
-    monkeypatch.setenv("PYTHONHOME", "/where/python/lives")
+    monkeypatch.setenv("PYTHONHOME", sys.base_prefix)
 
     variables = environment_of_service()
 
     assert [name for name, value in variables.items() if value == "error"] == []
-    assert variables["PYTHONHOME"] == "/where/python/lives"
+    assert variables["PYTHONHOME"] == sys.base_prefix
+    monkeypatch.setenv("PYTHONHOME", "/where/another/lives")
+    assert "PYTHONHOME" not in environment_of_service()
 
 
 def test_a_package_that_only_the_users_path_has_is_found_there_behind_all_else(tmp_path: Path) -> None:
