@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msmemscope.analysis.frames import in_autograd_function, in_hook, loop_index, module_index, user_chain, user_index
-from msmemscope.analysis.growth import Growth
+from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Leak:
     loop_stack: tuple[Frame, ...]
     """Who advanced the step in this process's rank; empty when not known."""
     first_ts: int
-    growth: Growth
+    claim: Claim
 
 
 @dataclass
@@ -84,12 +84,12 @@ class Cause:
 
     @property
     def largest(self) -> Leak:
-        return max(self.leaks, key=lambda leak: (leak.growth.bytes_per_step, -leak.first_ts))
+        return max(self.leaks, key=lambda leak: (leak.claim.bytes_per_step, -leak.first_ts))
 
     @property
     def bytes_per_step(self) -> float:
         """Of the rank where it is largest: good enough to compare causes."""
-        return max(_per_key(self.leaks, lambda leak: leak.growth.bytes_per_step).values())
+        return max(_per_key(self.leaks, lambda leak: leak.claim.bytes_per_step).values())
 
     @property
     def line(self) -> tuple[str, int, str]:
@@ -172,10 +172,10 @@ class _Line:
         self.in_module = module_index(sample.stack, loop) is not None
         self.in_hook = in_hook(sample.stack)
         self.in_function = in_autograd_function(sample.stack)
-        self.rhythm = max(leaks, key=lambda leak: leak.growth.bytes_per_step).growth
-        self.bytes_per_step = sum(leak.growth.bytes_per_step for leak in leaks)
-        self.blocks_per_event = sum(_blocks_per_event(leak.growth) for leak in leaks)
-        self.parts_per_event = sum(_blocks_per_event(leak.growth) for leak in leaks if not _is_scalar(leak))
+        self.rhythm = max(leaks, key=lambda leak: leak.claim.bytes_per_step).claim
+        self.bytes_per_step = sum(leak.claim.bytes_per_step for leak in leaks)
+        self.blocks_per_event = sum(_blocks_per_event(leak.claim) for leak in leaks)
+        self.parts_per_event = sum(_blocks_per_event(leak.claim) for leak in leaks if not _is_scalar(leak))
         self.first_ts = min(leak.first_ts for leak in leaks)
         scalars = [leak.first_ts for leak in leaks if _is_scalar(leak)]
         self.scalar_ts = max(scalars, default=None)
@@ -245,7 +245,7 @@ def _by_rhythm(lines: list[_Line]) -> list[list[_Line]]:
     return groups
 
 
-def _same_rhythm(one: Growth, other: Growth) -> bool:
+def _same_rhythm(one: Claim, other: Claim) -> bool:
     # The latest births may be passing through.
     end = min(one.last_step, other.last_step) - 1
     a = {step for step in one.events if step < end}
@@ -253,14 +253,14 @@ def _same_rhythm(one: Growth, other: Growth) -> bool:
     return len(a & b) >= _SAME_RHYTHM * len(a | b) > 0
 
 
-def _blocks_per_event(growth: Growth) -> float:
-    events = len(growth.events) + (growth.first_step not in growth.events)
-    return growth.blocks / max(events, 1)
+def _blocks_per_event(claim: Claim) -> float:
+    events = len(claim.events) + (claim.first_step not in claim.events)
+    return claim.blocks / max(events, 1)
 
 
 def _is_scalar(leak: Leak) -> bool:
     most = _SCALAR_HOST_BYTES if leak.device_type == DeviceType.CPU else _SCALAR_DEVICE_BYTES
-    return leak.growth.bytes <= most * leak.growth.blocks
+    return leak.claim.bytes <= most * leak.claim.blocks
 
 
 def _place(leak: Leak) -> tuple[int, int, bool, bool]:

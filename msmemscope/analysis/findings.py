@@ -7,7 +7,8 @@ render; none of them knows more about an analysis than this.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 LEAK = "leak"
 LEAK_CANDIDATE = "leak_candidate"
+GROWTH = "growth"
+LEVEL = "level"
 OUT_OF_MEMORY = "out_of_memory"
 TOO_FEW_STEPS = "too_few_steps"
 
 # A file of a run may be anything by the time a report is made; a source file is not larger than this.
 _LARGEST_SOURCE_BYTES = 8 << 20
 _LONGEST_QUOTE = 80
+_SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Finding:
     """
 
     kind: str
-    """What was found: "leak", "leak_candidate", "out_of_memory", or a note such as "too_few_steps"."""
+    """What was found: "leak", "leak_candidate", "growth", "out_of_memory", or a note: "level", "too_few_steps"."""
     severity: str
     """One of "error", "warning", "info"."""
     confidence: float
@@ -109,9 +113,13 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding as a tired engineer can read it."""
-        if self.kind == LEAK_CANDIDATE:
-            return _candidate_sentence(self)
-        return _leak_sentence(self) if self.kind == LEAK else str(self.evidence.get("text", "") or self.advice)
+        said = _SENTENCES.get(self.kind)
+        return said(self) if said else str(self.evidence.get("text", "") or self.advice)
+
+    @property
+    def headline(self) -> str:
+        """The word before the sentence."""
+        return _HEADLINES.get(self.kind, "Note" if self.is_note else self.kind.replace("_", " ").upper())
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -224,13 +232,12 @@ def _leak_sentence(finding: Finding) -> str:
         total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
     if finding.first_step > FIRST_STEP:
         total += f", since step {finding.first_step:,}"
-    p_value = evidence.get("p_value")
-    if p_value is not None:
-        total += ", p < 0.001" if p_value < 0.001 else f", p = {p_value:.3f}"
     parts.append(total)
     full = evidence.get("full_at_step")
     if full is not None:
         parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
+    if finding.confidence < _SURE and evidence.get("reason"):
+        parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
     return "; ".join(parts) + "."
 
 
@@ -239,10 +246,25 @@ def _candidate_sentence(finding: Finding) -> str:
     return f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps; too few to be sure."
 
 
-def _per_step(finding: Finding) -> str:
+def _growth_sentence(finding: Finding) -> str:
+    parts = [f"{_per_step(finding, ' more')} is held from {finding.where}"]
+    if finding.first_step > FIRST_STEP:
+        parts[0] += f", since step {finding.first_step:,}"
+    parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
+    return "; ".join(parts) + "."
+
+
+def _level_sentence(finding: Finding) -> str:
+    each = " each" if finding.count > 1 else ""
+    held = _of_each(finding, "bytes", finding.bytes / finding.count)
+    held = f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"
+    return f"{held}; level since step {finding.first_step:,}."
+
+
+def _per_step(finding: Finding, more: str = "") -> str:
     each = " each" if finding.count > 1 else ""
     rate = _of_each(finding, "bytes_per_step", finding.bytes_per_step)
-    return f"{at_the_start(finding.who)}: {rate} per step{each}"
+    return f"{at_the_start(finding.who)}: {rate}{more} per step{each}"
 
 
 def _of_each(finding: Finding, column: str, usual: float) -> str:
@@ -252,3 +274,12 @@ def _of_each(finding: Finding, column: str, usual: float) -> str:
         return format_bytes(usual)
     least, most = format_bytes(min(sizes)), format_bytes(max(sizes))
     return format_bytes(usual) if least == most else f"{least} to {most}"
+
+
+_SENTENCES: dict[str, Callable[[Finding], str]] = {
+    LEAK: _leak_sentence,
+    LEAK_CANDIDATE: _candidate_sentence,
+    GROWTH: _growth_sentence,
+    LEVEL: _level_sentence,
+}
+_HEADLINES = {LEAK: "LEAK", LEAK_CANDIDATE: "CANDIDATE", GROWTH: "GROWTH", OUT_OF_MEMORY: "OUT OF MEMORY"}

@@ -1,22 +1,26 @@
 """The leak analysis over all ranks.
 
-Flows in: `Tracked`, what every call stack of every process held at the end of each step. Flows out: one finding per
+Flows in: `Tracked`, with the sums that folds keep of every call stack of every process. Flows out: one finding per
 cause, with the line, the ranks, the bytes per step, and when the memory will be full. Pure: no files, no state.
 
-growth.py decides whether one site leaks, causes.py which sites are one mistake; this module feeds them and states the
-result. What a step is: blocks.py; whose ranks and processes: subjects.py.
+verdict/ decides what can be claimed of one site, causes.py which sites are one mistake; this module feeds them and
+states the result. What a step is: blocks.py; whose ranks and processes: subjects.py. The kinds of its findings:
 
-A subject with too few steps for that has candidates instead (LEAK_CANDIDATE, a warning): sites that kept something in
-each of its steps, of which nobody can say yet whether that ends.
+    LEAK            blocks are never freed, and more and more of them are made
+    LEAK_CANDIDATE  a warning: the run is too short, and something was kept in each of its steps
+    GROWTH          a warning: what is held rises, and may yet stop; the finding says what would decide it
+    LEVEL           a note: it rose for long and has stopped
 
-Keys of a leak's `evidence`:
-    p_value, slope, slope_low, slope_high   of its largest site, where it is surest: Mann-Kendall, Theil-Sen and its
-                                            95 % interval, bytes per step
+Keys of `evidence`, of those kinds:
+    reason          why no more is claimed; of a leak, what it rests on. A clause
+    outlook         what would decide it, as a clause; "" when nothing is open or nobody knows
+    steps_to_decide the same as a number, null
+    share           of the births that stays: estimate, and 95 % interval
     rhythm          "every step", "every 3 steps", "irregular"
     per_rank        rank as text, or name of a process that is none -> bytes, bytes_per_step, blocks, first_step,
-                    p_value, device, devices (name -> bytes), processes (how many)
+                    device, devices (name -> bytes), processes (how many)
     sites           number of call stacks that were joined
-    absorbed        lines of a kept autograd graph: file, line, function, and per rank bytes, bytes_per_step, blocks
+    absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a worker of the subject (a DataLoader's)
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
                     the host for its own memory). Only where the capacity is known and it takes less than 1e9 steps
@@ -35,8 +39,10 @@ import numpy.typing as npt
 
 from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
+    GROWTH,
     LEAK,
     LEAK_CANDIDATE,
+    LEVEL,
     TOO_FEW_STEPS,
     Finding,
     at_the_start,
@@ -46,17 +52,11 @@ from msmemscope.analysis.findings import (
     scope_of,
 )
 from msmemscope.analysis.frames import user_index
-from msmemscope.analysis.growth import (
-    CORROBORATE,
-    FEWEST_FOR_A_CANDIDATE,
-    STRICT,
-    Growth,
-    Thresholds,
-    TrendTest,
-    find_growth,
-    kept_in_each_step,
-)
 from msmemscope.analysis.steps import WARM_UP
+from msmemscope.analysis.verdict import claims
+from msmemscope.analysis.verdict.claims import Claim
+from msmemscope.analysis.verdict.limits import LIMITS
+from msmemscope.analysis.verdict.sites import SiteJudge
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -78,8 +78,12 @@ class LeakOptions:
     min_bytes_per_step: float = 1024.0
     """A cause that keeps less per step and rank is not reported: a list of scalar losses is no leak worth a word (a
     device pool's smallest block is 512 bytes). Applied to whole causes, not to single sites."""
-    min_steps: int = STRICT.min_steps
-    """Complete steps after the first iteration below which nothing is claimed; not less than the test needs."""
+    min_steps: int = LIMITS.few_steps
+    """Complete steps after the first iteration below which the report says that they are too few; not less than 12."""
+
+
+_KINDS = {claims.LEAK: LEAK, claims.CANDIDATE: LEAK_CANDIDATE, claims.GROWTH: GROWTH, claims.LEVEL: LEVEL}
+_ORDER = (LEAK, LEAK_CANDIDATE, GROWTH, LEVEL)
 
 
 def find_leaks(
@@ -88,144 +92,63 @@ def find_leaks(
     *,
     capacity: Mapping[str, int] | None = None,
     options: LeakOptions | None = None,
-    test: TrendTest | None = None,
+    judge: SiteJudge | None = None,
 ) -> list[Finding]:
-    """All leaks of a run, largest first, then notes.
+    """Leaks, candidates, growth and levels of a run, in this order, largest first, then notes.
 
     stack: frames of a stack id, innermost first (`Run.stack`). capacity: bytes of a device, keyed "host/npu:0" or
-    "npu:0"; "cpu" is the host's memory. test: to share or count the trend tests.
+    "npu:0"; "cpu" is the host's memory. judge: remembers what it judged; for a run that goes on.
     """
     options = options or LeakOptions()
-    view = _View(tracked, stack, test or TrendTest())
-    leaks = view.leaks()
-    outlook = _Outlook(tracked, leaks, capacity or {}, view.last_step)
-    found = [_finding(cause, LEAK, tracked.subjects, outlook) for cause in find_causes(leaks)]
-    found += [_finding(cause, LEAK_CANDIDATE, tracked.subjects, outlook) for cause in find_causes(view.short_leaks())]
-    found = [finding for finding in found if finding.bytes_per_step >= options.min_bytes_per_step]
-    found.sort(key=lambda one: (one.kind != LEAK, -one.bytes, one.file, one.line, one.ranks, one.processes))
-    return found + _notes(tracked, max(options.min_steps, STRICT.min_steps))
+    view = _View(tracked, stack, judge or SiteJudge())
+    outlook = _Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
+    found = [
+        _finding(cause, _KINDS[kind], tracked.subjects, outlook)
+        for kind in _KINDS
+        for cause in find_causes(view.leaks(kind))
+    ]
+    least = options.min_bytes_per_step
+    found = [one for one in found if (one.bytes if one.kind == LEVEL else one.bytes_per_step) >= least]
+    found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
+    return found + _notes(tracked, max(options.min_steps, LIMITS.few_steps))
 
 
 class _View:
-    """The tracker's tables, sorted so that one site's series is a slice."""
+    """Claims on sites, and what is known of a site beside its sums."""
 
-    def __init__(self, tracked: Tracked, stack: StackOf, test: TrendTest) -> None:
+    def __init__(self, tracked: Tracked, stack: StackOf, judge: SiteJudge) -> None:
         self.tracked = tracked
         self.stack = stack
-        self.test = test
         self.last_step = _last_steps(tracked)
-        sites = tracked.sites
-        self.count = len(sites["process"])
-        self.found: frozenset[int] = frozenset()  # sites that leak, once leaks() was called
-        self.site_last = self.last_step[np.asarray(sites["process"], dtype=np.int64)]
-        self.site_warm_up = _warm_ups(tracked)[np.asarray(sites["process"], dtype=np.int64)]
+        self.claims = self._claims(judge)
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
 
-        points = tracked.site_steps
-        key = _key(points["site"], points["step"])
-        order = np.argsort(key, kind="stable")
-        self.point_key = key[order]
-        self.point_step = np.asarray(points["step"], dtype=np.int64)[order]
-        self.point_bytes = np.asarray(points["live_bytes"], dtype=np.int64)[order]
-        self.point_blocks = np.asarray(points["live_blocks"], dtype=np.int64)[order]
-        self.first_point = np.searchsorted(self.point_key, _key(np.arange(self.count + 1), 0))
+    def leaks(self, kind: str) -> list[Leak]:
+        """All sites of which that is claimed."""
+        return [self._leak(site, claim) for site, claim in sorted(self.claims.items()) if claim.kind == kind]
 
-        births = tracked.survivors
-        self.birth_site = np.asarray(births["site"], dtype=np.int64)
-        order = np.lexsort((births["birth_step"], self.birth_site))
-        self.birth_site = self.birth_site[order]
-        self.birth_step = np.asarray(births["birth_step"], dtype=np.int64)[order]
-        self.birth_bytes = np.asarray(births["bytes"], dtype=np.int64)[order]
-        self.birth_blocks = np.asarray(births["blocks"], dtype=np.int64)[order]
-        self.first_birth = np.searchsorted(self.birth_site, np.arange(self.count + 1))
-
-    def leaks(self) -> list[Leak]:
-        """Sites that leak, and the same stacks on other ranks where weaker evidence is enough."""
-        found = {site: growth for site in self.candidates().tolist() if (growth := self.growth(site, STRICT))}
-        if found:
+    def _claims(self, judge: SiteJudge) -> dict[int, Claim]:
+        """By site; on what leaks on some ranks weaker evidence is enough for the same stack on the others."""
+        process = np.asarray(self.tracked.sites["process"], dtype=np.int64)
+        sites = {number: np.flatnonzero(process == number) for number in self.tracked.sums}
+        found = {
+            int(sites[number][site]): claim
+            for (number, site), claim in judge.claims(self.tracked.sums, self.last_step).items()
+        }
+        leaking = [site for site, claim in found.items() if claim.kind == claims.LEAK]
+        if leaking:
             same = self._cause_keys()
-            known = np.isin(same, np.unique(same[list(found)]))
-            for site in np.flatnonzero(known).tolist():
-                if site not in found and (growth := self.growth(site, CORROBORATE)):
-                    found[site] = growth
-        self.found = frozenset(found)
-        stacks: dict[int, tuple[Frame, ...]] = {}
-        return [self._leak(site, found[site], stacks) for site in sorted(found)]
-
-    def short_leaks(self) -> list[Leak]:
-        """Sites of subjects with too few steps for a verdict that kept something in each of them; after
-        `leaks`, which may know the cause from another subject."""
-        if not self.count:
-            return []
-        first, last = np.asarray(self.tracked.sites["first_step"], dtype=np.int64), self.site_last
-        warm_up = self.site_warm_up
-        worth = (last >= warm_up + FEWEST_FOR_A_CANDIDATE) & (last < warm_up + STRICT.min_steps)
-        worth &= (first <= warm_up + 1) & (np.diff(self.first_birth) >= last - warm_up)
+            known = set(same[leaking].tolist())
+            sure = max(found[site].confidence for site in leaking)
+            for site, claim in found.items():
+                if claim.kind in (claims.GROWTH, claims.CANDIDATE) and int(same[site]) in known:
+                    found[site] = replace(claim, kind=claims.LEAK, confidence=min(0.9, sure), steps_to_decide=None)
         subjects = self.tracked.subjects
-        over = np.array([subjects.is_over(subjects.of(n)) for n in range(len(self.tracked.processes))])
-        worth &= ~over[np.asarray(self.tracked.sites["process"], dtype=np.int64)]
-        stacks: dict[int, tuple[Frame, ...]] = {}
-        return [
-            self._leak(site, growth, stacks)
-            for site in np.flatnonzero(worth).tolist()
-            if site not in self.found and (growth := self._short_growth(site))
-        ]
-
-    def candidates(self) -> npt.NDArray[np.intp]:
-        """Sites worth a look: they hold more in the last third of the steps than in the one before, and at the end.
-
-        Necessary for every growth that find_growth accepts, and cheap: no loop over sites.
-        """
-        if not self.count or not len(self.point_key):
-            return np.zeros(0, dtype=np.intp)
-        last, warm_up = self.site_last, self.site_warm_up
-        long = last >= warm_up + STRICT.min_steps
-        # Integral of the level over time, per point; sums may wrap around, differences within a site are exact.
-        held = np.zeros(len(self.point_key) + 1, dtype=np.int64)
-        span = np.diff(self.point_step, append=0)
-        same_site = np.diff(self.point_key >> 32, append=-1) == 0
-        held[1:] = np.cumsum(np.where(same_site, self.point_bytes * span, 0))
-        one, two = warm_up + (last - warm_up) // 3, warm_up + 2 * (last - warm_up) // 3
-        (until_one, _), (until_two, _), (until_last, level) = (self._until(step, held) for step in (one, two, last))
-        second = (until_two - until_one) / np.maximum(two - one, 1)
-        third = (until_last - until_two) / np.maximum(last - two, 1)
-        births = np.diff(self.first_birth) >= CORROBORATE.min_events
-        return np.flatnonzero(long & (third > second) & (level > second) & births)
-
-    def growth(self, site: int, limits: Thresholds) -> Growth | None:
-        if self.site_last[site] < self.site_warm_up[site] + limits.min_steps:
-            return None
-        growth = find_growth(*self._series(site), int(self.tracked.sites["allocs"][site]), self.test, limits)
-        return None if growth is None else growth.later(int(self.site_warm_up[site]))
-
-    def _short_growth(self, site: int) -> Growth | None:
-        levels, _, *births = self._series(site)
-        growth = kept_in_each_step(levels, births[0], births[1])
-        return None if growth is None else growth.later(int(self.site_warm_up[site]))
-
-    def _series(self, site: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Bytes and blocks held at the end, bytes and blocks of the survivors born there; one place for all that comes
-        before the second iteration, and one for each step from there on."""
-        last, warm_up = int(self.site_last[site]), int(self.site_warm_up[site])
-        points = slice(self.first_point[site], self.first_point[site + 1])
-        at = np.searchsorted(self.point_step[points], np.arange(warm_up, last + 1), side="right")
-        births = slice(self.first_birth[site], self.first_birth[site + 1])
-        born = self.birth_step[births] <= last
-        places = np.maximum(self.birth_step[births][born] - warm_up, 0)
-        born_bytes, born_blocks = np.zeros((2, last - warm_up + 1), dtype=np.int64)
-        np.add.at(born_bytes, places, self.birth_bytes[births][born])
-        np.add.at(born_blocks, places, self.birth_blocks[births][born])
-        levels = np.r_[0, self.point_bytes[points]][at], np.r_[0, self.point_blocks[points]][at]
-        return *levels, born_bytes, born_blocks
-
-    def _until(self, step: Ints, held: Ints) -> tuple[Ints, Ints]:
-        """Per site: sum of its levels over steps 0..step, and the level at the end of `step`."""
-        at = np.searchsorted(self.point_key, _key(np.arange(self.count), np.maximum(step, 0)), side="right") - 1
-        first = self.first_point[:-1]
-        inside = at >= first
-        at = np.where(inside, at, 0)
-        level = np.where(inside, self.point_bytes[at], 0)
-        total = np.where(inside, held[at] - held[first.clip(max=len(held) - 1)], 0)
-        return total + level * np.where(inside, step + 1 - self.point_step[at], 0), level
+        return {
+            site: claim
+            for site, claim in found.items()
+            if claim.kind == claims.LEAK or not subjects.is_over(subjects.of(int(process[site])))
+        }
 
     def _cause_keys(self) -> Ints:
         """A number per site, the same for the same stack in the same pool and kind of process."""
@@ -248,15 +171,15 @@ class _View:
         inverse: Ints = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
         return inverse
 
-    def _leak(self, site: int, growth: Growth, stacks: dict[int, tuple[Frame, ...]]) -> Leak:
+    def _leak(self, site: int, claim: Claim) -> Leak:
         sites = self.tracked.sites
         number = int(sites["process"][site])
         subject = self.tracked.subjects.of(number)
         stack_id = int(sites["stack_py"][site]) or int(sites["stack_c"][site])
         loop_id = self.tracked.step_stacks.get(number, 0)
         for wanted in (stack_id, loop_id):
-            if wanted not in stacks:
-                stacks[wanted] = self.stack(wanted) if wanted else ()
+            if wanted not in self._stacks:
+                self._stacks[wanted] = self.stack(wanted) if wanted else ()
         return Leak(
             key=self.tracked.subjects.number_of(number),
             is_rank=subject.rank is not None,
@@ -266,10 +189,10 @@ class _View:
             device=int(sites["device"][site]),
             pool=int(sites["pool"][site]),
             stack_id=stack_id,
-            stack=stacks[stack_id],
-            loop_stack=stacks[loop_id],
+            stack=self._stacks[stack_id],
+            loop_stack=self._stacks[loop_id],
             first_ts=int(sites["first_ts"][site]),
-            growth=growth,
+            claim=claim,
         )
 
 
@@ -304,11 +227,6 @@ def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     return ids
 
 
-def _key(site: npt.ArrayLike, step: npt.ArrayLike) -> Ints:
-    key: Ints = (np.asarray(site, dtype=np.int64) << 32) | np.asarray(step, dtype=np.int64)
-    return key
-
-
 class _Outlook:
     """When each device will be full, if all the leaks on it go on."""
 
@@ -319,7 +237,7 @@ class _Outlook:
         self._last_step = last_step
         self._growth: dict[str, float] = defaultdict(float)
         for leak in leaks:
-            self._growth[self._place(leak)] += leak.growth.bytes_per_step
+            self._growth[self._place(leak)] += leak.claim.bytes_per_step
         self._used = self._in_use(tracked) if self._growth and capacity else {}
 
     def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
@@ -372,43 +290,43 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> 
     ranks = tuple(sorted(one.rank for one in members if one.rank is not None))
     sample = cause.largest
     # Another rank may have made a few steps only: the figures of the one that decided belong to the confidence.
-    same_site = [leak.growth for leak in cause.leaks if leak.stack_id == sample.stack_id]
-    growth = max(same_site, key=lambda one: (one.confidence, one.bytes_per_step))
+    same_site = [leak.claim for leak in cause.leaks if leak.stack_id == sample.stack_id]
+    claim = max(same_site, key=lambda one: (one.confidence, one.bytes_per_step))
     file, line, function = cause.line
-    confidence = max(leak.growth.confidence for leak in cause.leaks)
+    confidence = max(leak.claim.confidence for leak in cause.leaks)
     evidence: dict[str, Any] = {
-        "p_value": growth.p_value,
-        "slope": growth.slope,
-        "slope_low": growth.slope_low,
-        "slope_high": growth.slope_high,
-        "rhythm": _rhythm(growth),
+        "reason": claim.reason,
+        "outlook": claim.outlook(),
+        "steps_to_decide": claim.steps_to_decide,
+        "share": list(claim.share),
+        "rhythm": _rhythm(claim),
         "per_rank": per_rank,
         "sites": len({leak.stack_id for leak in everything}),
         "absorbed": [_absorbed(part, subjects) for part in cause.absorbed],
         "in_child": sample.in_child,
         **(outlook.full(everything) if kind == LEAK else {}),
     }
-    total = sum(leak.growth.bytes for leak in everything)
+    total = sum(leak.claim.bytes for leak in everything)
     return Finding(
         kind=kind,
-        severity="error" if confidence >= 0.9 else "warning",
+        severity="info" if kind == LEVEL else "error" if kind == LEAK and confidence >= 0.9 else "warning",
         confidence=confidence,
         ranks=ranks,
         scope=scope_of(ranks, subjects.ranks) if ranks else ("single" if len(members) == 1 else "group"),
         device=_device(everything),
         pool=pool_name(sample.pool, sample.device_type),
-        first_step=min(leak.growth.first_step for leak in everything),
-        last_step=max(leak.growth.last_step for leak in everything),
+        first_step=min(leak.claim.first_step for leak in everything),
+        last_step=max(leak.claim.last_step for leak in everything),
         bytes=total,
         bytes_per_step=float(median(figures["bytes_per_step"] for figures in per_rank.values())),
-        blocks=sum(leak.growth.blocks for leak in everything),
+        blocks=sum(leak.claim.blocks for leak in everything),
         site=sample.stack,
         file=file,
         line=line,
         function=function,
         evidence=evidence,
-        advice=_advice(cause),
-        saving_bytes=total,
+        advice=_advice(cause) if kind != LEVEL else "",
+        saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         processes=tuple(one.name for one in members if one.rank is None),
     )
 
@@ -434,16 +352,14 @@ def _by_subject(leaks: list[Leak]) -> dict[int, list[Leak]]:
 
 
 def _figures(leaks: list[Leak]) -> dict[str, Any]:
-    largest = max(leaks, key=lambda leak: leak.growth.bytes_per_step)
     devices: dict[str, int] = defaultdict(int)
     for leak in leaks:
-        devices[device_name(leak.device_type, leak.device)] += leak.growth.bytes
+        devices[device_name(leak.device_type, leak.device)] += leak.claim.bytes
     return {
-        "bytes": sum(leak.growth.bytes for leak in leaks),
-        "bytes_per_step": sum(leak.growth.bytes_per_step for leak in leaks),
-        "blocks": sum(leak.growth.blocks for leak in leaks),
-        "first_step": min(leak.growth.first_step for leak in leaks),
-        "p_value": largest.growth.p_value,
+        "bytes": sum(leak.claim.bytes for leak in leaks),
+        "bytes_per_step": sum(leak.claim.bytes_per_step for leak in leaks),
+        "blocks": sum(leak.claim.blocks for leak in leaks),
+        "first_step": min(leak.claim.first_step for leak in leaks),
         "device": _device(leaks),
         "devices": dict(devices),
         "processes": len({leak.process for leak in leaks}),
@@ -457,9 +373,9 @@ def _absorbed(part: Cause, subjects: Subjects) -> dict[str, Any]:
         "file": file,
         "line": line,
         "function": function,
-        "bytes": int(median(sum(leak.growth.bytes for leak in leaks) for leaks in ranks)),
-        "bytes_per_step": float(median(sum(leak.growth.bytes_per_step for leak in leaks) for leaks in ranks)),
-        "blocks": int(median(sum(leak.growth.blocks for leak in leaks) for leaks in ranks)),
+        "bytes": int(median(sum(leak.claim.bytes for leak in leaks) for leaks in ranks)),
+        "bytes_per_step": float(median(sum(leak.claim.bytes_per_step for leak in leaks) for leaks in ranks)),
+        "blocks": int(median(sum(leak.claim.blocks for leak in leaks) for leaks in ranks)),
     }
 
 
@@ -471,8 +387,8 @@ def _device(leaks: Iterable[Leak]) -> str:
     return f"{device_name(devices[0][0], -1)}:{fold_ranks(index for _, index in devices)}"
 
 
-def _rhythm(growth: Growth) -> str:
-    gaps = set(np.diff(sorted(growth.events)).tolist())
+def _rhythm(claim: Claim) -> str:
+    gaps = set(np.diff(sorted(claim.events)).tolist())
     if gaps == {1}:
         return "every step"
     return f"every {gaps.pop()} steps" if len(gaps) == 1 else "irregular"

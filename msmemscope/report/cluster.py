@@ -82,7 +82,7 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
     cluster.mkdir(mode=0o700, exist_ok=True)
     steps = steps_table(tracked)
     return [
-        write_leaks(cluster / "leaks.csv", [*summary.leaks, *summary.candidates]),
+        write_leaks(cluster / "leaks.csv", [*summary.leaks, *summary.candidates, *summary.growing]),
         write_csv_table(cluster / "steps.csv", steps),
         write_json(cluster / "summary.json", summary.as_json()),
         write_parquet(run_path / "steps.parquet", steps),

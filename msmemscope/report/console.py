@@ -36,6 +36,7 @@ _DEVICES = 8  # with a block of their own in upstream's part
 _INCIDENTS = 4  # of running out of memory
 _ALIVE = 5  # lines of what was alive then
 _BLOCKS = 4  # lines of leaked blocks per device
+_GROWING = 3  # lines that may yet stop growing
 _MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
@@ -139,6 +140,7 @@ _STYLES = (
     ("Died", "bold red"),
     ("LEAK", "bold red"),
     ("CANDIDATE", "bold yellow"),
+    ("GROWTH", "bold yellow"),
     ("OUT OF MEMORY", "bold red"),
     ("====== ERROR", "red"),
     ("====== SUMMARY", "red"),
@@ -219,11 +221,16 @@ def _findings(summary: Summary, only: Only) -> Iterator[Section]:
     if hidden > 0 or summary.left_out_incidents:
         more = max(hidden, 0) + summary.left_out_incidents
         yield Section(title=f"Note: out of memory {more:,} more times: cluster/summary.json", tone="doubt")
-    leaks, candidates = _about(summary.leaks, only), _about(summary.candidates, only)
-    for number, finding in enumerate(leaks, 1):
-        yield Section(title=f"LEAK {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="bad")
-    for number, finding in enumerate(candidates, 1):
-        yield Section(title=f"CANDIDATE {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone="doubt")
+    leaks, growing = _about(summary.leaks, only), _about(summary.growing, only)
+    shown = growing if only is not None else growing[:_GROWING]
+    for findings in (leaks, _about(summary.candidates, only), shown):
+        for number, finding in enumerate(findings, 1):
+            tone = "bad" if finding in leaks else "doubt"
+            title = f"{finding.headline} {number}  {finding.sentence}"
+            yield Section(title=title, lines=tuple(_excerpt(finding)), tone=tone)
+    if len(growing) > len(shown):
+        more = len(growing) - len(shown)
+        yield Section(title=f"Note: {more:,} more lines grow: cluster/leaks.csv", tone="doubt")
     notes = _about(summary.notes, only)
     if not summary.leaks_looked_for:
         yield Section(
@@ -312,6 +319,9 @@ def _verdict(analysis: Analysis) -> Section:
         verdict = f"no leak found in the steps that were seen, {share:.0%} of the allocations"
     else:
         verdict = "no leak found"
+    growing = analysis.summary.growing
+    if growing and not candidates:
+        verdict += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {_places(growing)}"
     failed = [finding for finding in analysis.summary.out_of_memory if finding.severity == "error"]
     if failed:
         where = f" at {failed[0].place}" if failed[0].file else ""

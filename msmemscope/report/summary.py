@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.findings import (
+    GROWTH,
     LEAK,
     LEAK_CANDIDATE,
     OUT_OF_MEMORY,
@@ -106,6 +107,11 @@ class Summary:
         return tuple(f for f in self.findings if f.kind == LEAK_CANDIDATE)
 
     @property
+    def growing(self) -> tuple[Finding, ...]:
+        """Lines from which more and more is held, which may yet stop; most first."""
+        return tuple(f for f in self.findings if f.kind == GROWTH)
+
+    @property
     def is_judged(self) -> bool:
         """Somebody made enough steps and allocations, so that it means something when no leak was found."""
         if not self.leaks_looked_for or self.last_step is None or not self.holdings:
@@ -161,6 +167,7 @@ class Summary:
             "leaks": len(self.leaks),
             "leaked_bytes": sum(f.bytes for f in self.leaks),
             "leak_candidates": len(self.candidates),
+            "growing": len(self.growing),
             "findings": [finding_as_json(finding) for finding in self.findings],
             "holdings": [asdict(holding) for holding in self.holdings],
         }

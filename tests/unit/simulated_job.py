@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from corpus.slow_sums import slow_rows
 
+from msmemscope.analysis.blocks import SiteSums
 from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -85,6 +87,7 @@ class Worker:
     def __init__(self, job: Job, number: int, process: Process) -> None:
         self.job, self.number, self.process = job, number, process
         self.step = 0
+        self.lives: dict[Block, int] = {}  # every block, with the step in which it was freed, -1 while it lives
         self.live: set[Block] = set()
         # Of closed steps, freed in the open one: the survivors are those of the last boundary.
         self.late: list[Block] = []
@@ -104,6 +107,7 @@ class Worker:
     ) -> Block:
         block = Block((self.number, int(device_type), device, int(pool), self.job.stack_id(frames)), size, self.step)
         self.live.add(block)
+        self.lives[block] = -1
         entry = self.job.sites.setdefault(
             block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0, "frees": 0}
         )
@@ -115,6 +119,7 @@ class Worker:
     def free(self, block: Block | None) -> None:
         if block is not None:
             self.live.remove(block)
+            self.lives[block] = self.step
             if block.born < self.step:
                 self.late.append(block)
             self.job.sites[block.site]["frees"] += 1
@@ -199,7 +204,15 @@ class Job:
             step_stacks={worker.number: self.stack_id(self.step_stack) for worker in self.workers},
             last_complete_step={worker.number: worker.step - 1 for worker in self.workers},
             boundaries={w.number: w.step for w in self.workers if w.step and not w.process.parent_ring},
+            sums={worker.number: self._sums(worker, numbers) for worker in self.workers},
         )
+
+    def _sums(self, worker: Worker, numbers: dict[tuple[Any, ...], int]) -> SiteSums:
+        mine = [site for site in numbers if site[0] == worker.number]
+        lives = [(mine.index(block.site), block.born, died, block.size) for block, died in worker.lives.items()]
+        first = min((block.born for block in worker.lives), default=0)
+        rows, ages = slow_rows(lives, worker.step - 1, first)
+        return SiteSums({**rows, "cells": np.ones_like(rows["cell"])}, ages, worker.step - 1, first, 1)
 
 
 @dataclass
@@ -214,6 +227,7 @@ class FakeTracked:
     step_stacks: dict[int, int]
     last_complete_step: dict[int, int]
     boundaries: dict[int, int]
+    sums: dict[int, SiteSums]
 
     @property
     def subjects(self) -> Subjects:

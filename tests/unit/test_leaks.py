@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,10 +25,10 @@ from simulated_job import (
     train,
 )
 
-from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding, fold_ranks
-from msmemscope.analysis.growth import TrendTest
+from msmemscope.analysis.findings import GROWTH, LEAK, LEAK_CANDIDATE, LEVEL, Finding, fold_ranks
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
 from msmemscope.analysis.registry import get_analyzer_config, list_analyzers
+from msmemscope.analysis.verdict.sites import SiteJudge
 from msmemscope.vocabulary import DeviceType, Pool
 
 Plant = Callable[[Worker, int], None]
@@ -41,8 +42,13 @@ SHAPES = [
 ]
 
 
-def leaks(job: Job, **options: object) -> list[Finding]:
+def everything(job: Job, **options: object) -> list[Finding]:
     return find_leaks(job.tracked(), job.stack, **options)  # type: ignore[arg-type]
+
+
+def leaks(job: Job, **options: object) -> list[Finding]:
+    """What is found, but that a level has been reached."""
+    return [one for one in everything(job, **options) if one.kind != LEVEL]
 
 
 def keep(worker: Worker, size: int, *, line: int = PLANTED) -> Block:
@@ -168,7 +174,7 @@ def curriculum(worker: Worker, i: int) -> None:
 
 
 def concatenated(worker: Worker, i: int) -> None:
-    """`history = torch.cat([history, x])`: one block, always a larger one. Growth, but not told from a curriculum."""
+    """`history = torch.cat([history, x])`: one block, always a larger one. More than growth cannot be said."""
     held = _state(worker, "history")
     new = keep(worker, (i + 1) * 256 * KIB)
     while held:
@@ -186,6 +192,7 @@ CLEAN = [
     curriculum,
     concatenated,
 ]  # fmt: skip
+GROWING = (curriculum, concatenated)
 
 
 def _state(worker: Worker, name: str) -> list:
@@ -200,7 +207,9 @@ def test_clean_loops_yield_nothing(plant: Plant, api: bool, teardown: bool):
     for seed in SEEDS:
         for steps in (24, 29):
             job = train(Job(seed), 2, steps, api=api, teardown=teardown, plant=plant)
-            assert leaks(job) == []
+            found = leaks(job)
+            assert {one.line for one in found} == ({PLANTED} if plant in GROWING else set())
+            assert all(one.kind == GROWTH for one in found)
 
 
 # --- leaking programs -----------------------------------------------------------------------------------------------
@@ -268,12 +277,13 @@ LEAKING = [
 @pytest.mark.parametrize(("plant", "per_step"), LEAKING, ids=lambda value: getattr(value, "__name__", ""))
 def test_planted_leaks_are_found_and_nothing_else(plant: Plant, per_step: float, api: bool, teardown: bool):
     for seed in SEEDS:
-        (found,) = leaks(train(Job(seed), 2, api=api, teardown=teardown, plant=plant))
+        # Every fifth step is seldom: ten times are not enough to tell it from blocks that live long.
+        steps = 24 if per_step not in (MIB / 3, MIB / 5) else 60
+        (found,) = leaks(train(Job(seed), 2, steps, api=api, teardown=teardown, plant=plant))
         assert (found.kind, found.file, found.line) == (LEAK, TRAIN, PLANTED)
         assert (found.ranks, found.scope) == ((0, 1), "uniform")
         assert found.bytes_per_step == per_step
-        assert found.evidence["p_value"] < 0.005
-        assert found.evidence["slope_low"] > 0
+        assert found.evidence["reason"]
 
 
 def test_shape_keyed_cache_that_never_repeats():
@@ -491,10 +501,10 @@ def test_same_user_lines_with_other_library_frames_on_other_ranks_are_one_cause(
 def test_an_elastic_restart_is_not_mixed_with_the_life_before():
     job = Job()
     first, second = job.process(0), job.process(0, attempt=1)
-    train_on(job, [first], growing_list, steps=15)
-    train_on(job, [second], growing_list, steps=10)
+    train_on(job, [first], growing_list, steps=25)
+    train_on(job, [second], growing_list, steps=15)
     (found,) = leaks(job)
-    assert (found.ranks, found.bytes, found.last_step) == ((0,), 10 * MIB, 10)
+    assert (found.ranks, found.bytes, found.last_step) == ((0,), 15 * MIB, 15)
 
 
 def test_a_program_without_ranks():
@@ -530,19 +540,19 @@ def test_no_rank_is_said_to_keep_what_none_does():
     (found,) = leaks(train_on(job, ranks, plant))
     assert found.bytes_per_step == 1.5 * MIB  # the median, as leaks.csv says
     assert found.sentence.startswith("Ranks 0-1: 1.0 MiB to 2.0 MiB per step each is kept")
-    assert "; 24 MiB to 48 MiB after 24 steps (72 MiB on 2 ranks), " in found.sentence
+    assert "; 24 MiB to 48 MiB after 24 steps (72 MiB on 2 ranks); " in found.sentence
 
 
-def test_the_p_value_is_that_of_the_rank_that_decided():
+def test_the_confidence_is_that_of_the_rank_that_decided():
     """Rank 0 ended after 5 steps: that it is the first of two equal ones does not make the finding doubtful."""
     job = Job()
     ranks = [job.process(0), job.process(1)]
     train_on(job, ranks, growing_list, 5)
     train_on(job, ranks[1:], growing_list, 25)
     found = leaks(job)[0]
-    assert (found.ranks, found.confidence) == ((0, 1), 1.0)
-    assert found.evidence["p_value"] < 0.001
-    assert "p < 0.001" in found.sentence
+    assert (found.ranks, found.severity) == ((0, 1), "error")
+    assert found.confidence > 0.9
+    assert "no block of it was ever freed" in found.sentence
 
 
 def test_a_rank_and_a_program_beside_it_are_two_findings():
@@ -606,6 +616,41 @@ def test_ranks_on_one_host_share_its_memory():
     assert found.evidence["full_on"] == "host node0"
 
 
+# --- growth and levels ----------------------------------------------------------------------------------------------
+
+
+def test_growth_by_replacement_is_named_with_its_line():
+    found = leaks(train(Job(), 2, plant=concatenated))
+    (one,) = found
+    assert (one.kind, one.line, one.ranks, one.severity) == (GROWTH, PLANTED, (0, 1), "warning")
+    assert one.sentence == (
+        "Ranks 0-1: 256 KiB more per step each is held from train.py:50; larger blocks replace smaller ones."
+    )
+
+
+def test_what_has_levelled_off_says_since_when():
+    def buffer(worker: Worker, i: int) -> None:
+        held = _state(worker, "buffer")
+        held.append(keep(worker, MIB))
+        if len(held) > 14:
+            worker.free(held.pop(0))
+
+    (level,) = everything(train(Job(), 1, 40, plant=buffer))
+    assert (level.kind, level.first_step, level.bytes, level.is_note) == (LEVEL, 14, 14 * MIB, True)
+    assert level.sentence == "Rank 0: 14 MiB held from train.py:50; level since step 14."
+
+
+def test_a_full_buffer_is_no_leak_from_its_first_drop_on():
+    def replay(worker: Worker, i: int) -> None:
+        held = _state(worker, "replay")
+        held.append(keep(worker, MIB))
+        if len(held) > 30:
+            worker.free(held.pop(0))
+
+    for steps in (32, 34, 36, 40, 44):
+        assert [one.kind for one in leaks(train(Job(), 1, steps, plant=replay))] in ([GROWTH], [])
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -651,9 +696,11 @@ def test_what_is_freed_or_made_once_is_no_candidate(plant: Plant):
     assert bool(found) == (plant in still_filling)
 
 
-def test_seven_steps_are_enough_for_a_leak_at_every_step():
-    (found,) = leaks(train(Job(), 2, 7, plant=growing_list))
-    assert (found.kind, found.bytes_per_step, found.bytes) == (LEAK, MIB, 2 * 7 * MIB)
+def test_twelve_steps_after_the_first_are_enough_for_a_leak_at_every_step():
+    (found,) = leaks(train(Job(), 2, 13, plant=growing_list))
+    assert (found.kind, found.bytes_per_step, found.bytes) == (LEAK, MIB, 2 * 13 * MIB)
+    candidate, note = leaks(train(Job(), 2, 12, plant=growing_list))
+    assert (candidate.kind, note.kind) == (LEAK_CANDIDATE, "too_few_steps")
 
 
 def test_no_steps_at_all():
@@ -680,7 +727,7 @@ def test_smallest_leak_worth_a_word():
 def test_without_call_stacks_the_pool_itself_is_accused():
     job = Job()
     worker = job.process(0)
-    for _ in range(12):
+    for _ in range(14):
         worker.alloc((), MIB)
         worker.next_step()
     (found,) = leaks(job)
@@ -689,7 +736,7 @@ def test_without_call_stacks_the_pool_itself_is_accused():
     assert "--call-stack" in found.advice
 
 
-def test_long_runs_are_judged_on_few_points_and_stay_exact():
+def test_long_runs_are_judged_on_few_cells():
     job = Job()
     worker = job.process(0)
     frames, churn = stack(at(PLANTED)), stack(at(51))
@@ -702,7 +749,8 @@ def test_long_runs_are_judged_on_few_points_and_stay_exact():
             worker.step += 1
             worker.levels.append({(0, 1, -1, 6, job.stack_id(frames)): ((i // 3 + 1) * 4 * KIB, i // 3 + 1)})
     (found,) = leaks(job)
-    assert (found.bytes_per_step, found.bytes, found.blocks) == (4 * KIB / 3, 4000 * KIB, 1000)
+    assert found.bytes_per_step == pytest.approx(4 * KIB / 3, rel=0.002)
+    assert found.bytes == pytest.approx(4000 * KIB, rel=0.002)
 
 
 # --- chance ---------------------------------------------------------------------------------------------------------
@@ -739,20 +787,22 @@ def churn(seed: list[int], lives: str, steps: int, teardown: bool) -> Job:
     return job
 
 
-def false_positives(runs: int, steps: int, teardown: bool, lives: str) -> float:
-    """Share of stationary sites that are accused."""
+def claimed(runs: int, steps: int, teardown: bool, lives: str) -> Counter[str]:
+    """Findings by kind of `runs` times twelve stationary sites."""
     jobs = (churn([steps, len(lives), run], lives, steps, teardown) for run in range(runs))
-    return sum(len(leaks(job)) for job in jobs) / (runs * 12)
+    return Counter(one.kind for job in jobs for one in leaks(job))
 
 
 @pytest.mark.parametrize("teardown", [False, True])
 @pytest.mark.parametrize("lives", list(LIVES)[:-1])
 def test_stationary_churn_of_blocks_with_random_lives_accuses_nobody(lives: str, teardown: bool):
-    assert false_positives(50, 24, teardown, lives) == 0
+    found = claimed(50, 24, teardown, lives)
+    assert set(found) <= {GROWTH}
+    assert found[GROWTH] <= 0.01 * 50 * 12
 
 
-def test_only_candidates_reach_the_trend_tests():
-    """600 sites of churn and constants, one leak: Theil-Sen is quadratic and must not be paid for all."""
+def test_sites_of_ranks_in_step_are_judged_once():
+    """600 sites of churn, one leak."""
     job = Job()
     ranks = [job.process(rank) for rank in range(3)]
     rng = np.random.default_rng(3)
@@ -769,11 +819,13 @@ def test_only_candidates_reach_the_trend_tests():
         keep(worker, MIB)
 
     train_on(job, ranks, plant)
-    test = TrendTest()
-    (found,) = leaks(job, test=test)
+    judge = SiteJudge()
+    (found,) = leaks(job, judge=judge)
     assert found.ranks == (0, 1, 2)
-    # The same series on three ranks is tested once.
-    assert test.calls == 1
+    # The leak, and each site of churn.
+    assert judge.judged == 1 + 600
+    leaks(job, judge=judge)
+    assert judge.judged == 1 + 600
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -792,7 +844,8 @@ def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):
     found = replace(found, file=str(source), line=2)
     assert found.sentence == (
         "Ranks 0-3: 4.1 MiB per step each is kept from train.py:2 `losses.append('loss') # [31mkept`; "
-        "97.6 MiB after 24 steps (391 MiB on 4 ranks), p < 0.001."
+        "97.6 MiB after 24 steps (391 MiB on 4 ranks); 92 % sure: no block of it was ever freed, and a container of "
+        "more than 21 looks the same."
     )
     assert "train.py:9;" in replace(found, line=9).sentence
     assert "gone.py:2;" in replace(found, file=str(tmp_path / "gone.py")).sentence

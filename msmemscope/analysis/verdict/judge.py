@@ -263,7 +263,9 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
 
 def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
     if not stats.gone_blocks[supply.begin :].any():
-        return f"no block of it was ever freed; a container of more than {int(supply.counts.sum()):,} looks the same"
+        return (
+            f"no block of it was ever freed, and a container of more than {int(supply.counts.sum()):,} looks the same"
+        )
     if not follow.deaths:
         return f"no block older than {max(follow.age, 2) - 1:,} steps was ever freed"
     return f"of blocks older than {follow.age:,} steps hardly any is freed"
