@@ -147,15 +147,15 @@ def test_a_leak_is_in_the_line_of_its_own_device_alone() -> None:
     line = run.frames(frame("/src/train.py", "train", 5))
     for device in (0, 1):
         run.malloc(1, 0x1000, 1000, device_type=DeviceType.NPU, device=device, pool=Pool.PTA)
-    for step in range(1, 13):
+    for step in range(1, 20):
         run.add(Kind.STEP, 10 * step, step=step)
         run.malloc(10 * step + 1, step << 16, 4096, step=step, stack_py=line,
                    device_type=DeviceType.NPU, device=1, pool=Pool.PTA)  # fmt: skip
     summary = analyse(run).summary
-    assert [(leak.device, leak.bytes) for leak in summary.leaks] == [("npu:1", 11 * 4096)]
+    assert [(leak.device, leak.bytes) for leak in summary.leaks] == [("npu:1", 18 * 4096)]
     assert [(h.device, h.leaks, h.leaked_bytes) for h in summary.holdings] == [
         ("npu:0", 0, 0),
-        ("npu:1", 1, 11 * 4096),
+        ("npu:1", 1, 18 * 4096),
     ]
 
 

@@ -32,7 +32,7 @@ from msmemscope.analysis.verdict.level import (
     rises,
 )
 from msmemscope.analysis.verdict.limits import LIMITS, Limits
-from msmemscope.analysis.verdict.sums import SiteStats
+from msmemscope.analysis.verdict.sums import OLD_AGE, SiteStats
 from msmemscope.analysis.verdict.supply import Supply, find_supply, unbroken
 
 Ints = npt.NDArray[np.int64]
@@ -267,7 +267,8 @@ def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
             f"no block of it was ever freed, and a container of more than {int(supply.counts.sum()):,} looks the same"
         )
     if not follow.deaths:
-        return f"no block older than {max(follow.age, 2) - 1:,} steps was ever freed"
+        age = max(follow.age, OLD_AGE) - 1
+        return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed"
     return f"of blocks older than {follow.age:,} steps hardly any is freed"
 
 
