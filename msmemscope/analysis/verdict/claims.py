@@ -20,6 +20,9 @@ Ints = npt.NDArray[np.int64]
 
 LEAK, GROWTH, LEVEL, CANDIDATE = "leak", "growth", "level", "candidate"
 
+LARGER = "larger blocks replace smaller ones"
+"""The reason for growth of a site that never holds more blocks, only larger ones."""
+
 
 @dataclass(frozen=True)
 class Figures:

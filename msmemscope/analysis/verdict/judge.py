@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LEAK, LEVEL, Claim, figures
+from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LARGER, LEAK, LEVEL, Claim, figures
 from msmemscope.analysis.verdict.distributions import normal_quantile
 from msmemscope.analysis.verdict.follow_up import FollowUp, follow_up, immortal_share
 from msmemscope.analysis.verdict.level import (
@@ -232,9 +232,7 @@ def _replaced(stats: SiteStats, last: int) -> Claim | None:
         return None
     blocks = stats.level_blocks
     larger = blocks[last] <= max(blocks[1 : last // 2 + 1].max(), 1)
-    reason = (
-        "larger blocks replace smaller ones" if larger else "more blocks are made than freed, and old ones are freed"
-    )
+    reason = LARGER if larger else "more blocks are made than freed, and old ones are freed"
     return Claim(
         kind=GROWTH,
         confidence=0.2,
