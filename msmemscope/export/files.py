@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from msmemscope._kernel import UpstreamRows
+from msmemscope._kernel import SqliteTable, UpstreamRows
 from msmemscope.export.selection import Column, Columns
 
 COLUMNS = (
@@ -31,7 +32,7 @@ COLUMNS = (
 )
 TABLE = "memscope_dump"
 _TYPES = {"ID": "INTEGER", "Timestamp(ns)": "INTEGER", "Process Id": "INTEGER", "Thread Id": "INTEGER"}
-# One INSERT of so many rows takes two thirds of the time of as many INSERTs; more rows gain nothing.
+# Of Python's module: one INSERT of so many rows takes two thirds of the time of as many INSERTs; more gain nothing.
 _ROWS_PER_INSERT = 32
 
 Grown = Callable[[int], None]  # told by how many bytes a file has grown
@@ -85,7 +86,7 @@ class DbFile:
     """Table memscope_dump. Readers such as MindStudio Insight go by the position of the columns.
 
     Without a journal and without fsync, because a file that is not finished is thrown away; WAL, as upstream leaves it,
-    at the end.
+    at the end. OSError when there is no room, as from a CsvFile.
     """
 
     def __init__(self, path: Path, home: str, rows: UpstreamRows, grown: Grown) -> None:
@@ -97,38 +98,70 @@ class DbFile:
         self._bytes = 0
         self._remove_temporary()
         os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self._db = sqlite3.connect(self._temporary, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=OFF")
-        self._db.execute("PRAGMA synchronous=OFF")
         columns = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in COLUMNS)
-        self._db.execute(f"CREATE TABLE {TABLE} ({columns})")
+        self._run(f"CREATE TABLE {TABLE} ({columns})")
+        native = SqliteTable.is_available()
+        self._table = SqliteTable(os.fspath(self._temporary), _insert(1)) if native else _Table(self._temporary)
 
     def write(self, rows: Columns, chosen: Column | None) -> None:
-        cells = self._rows.tuples(len(rows["kind"]), rows, self._home, chosen, _ROWS_PER_INSERT)
-        rest = [cells.pop()] if cells and len(cells[-1]) < _ROWS_PER_INSERT * len(COLUMNS) else []
-        self._db.execute("BEGIN")
-        for group in (cells, rest):
-            if group:
-                self._db.executemany(_insert(len(group[0]) // len(COLUMNS)), group)
-        self._db.execute("COMMIT")
+        if isinstance(self._table, SqliteTable):
+            self._rows.insert(self._table, len(rows["kind"]), rows, self._home, chosen)
+        else:
+            self._table.insert(self._rows.tuples(len(rows["kind"]), rows, self._home, chosen, _ROWS_PER_INSERT))
         size = self._temporary.stat().st_size
         self._grown(size - self._bytes)
         self._bytes = size
 
     def finish(self) -> None:
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.close()
+        self._table.close()
+        self._run("PRAGMA journal_mode=WAL")
 
     def put(self) -> None:
         self._temporary.replace(self.path)
 
     def discard(self) -> None:
-        self._db.close()
+        self._table.close()
         self._remove_temporary()
+
+    def _run(self, sql: str) -> None:
+        with _as_os_error(), closing(sqlite3.connect(self._temporary, isolation_level=None)) as db:
+            db.execute("PRAGMA synchronous=OFF")
+            db.execute(sql)
 
     def _remove_temporary(self) -> None:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self._temporary}{suffix}").unlink(missing_ok=True)
+
+
+class _Table:
+    """What SqliteTable does, by Python's own module: where no SQLite library is found by its name."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=OFF")
+        self._db.execute("PRAGMA synchronous=OFF")
+
+    def insert(self, cells: list[tuple[int | str, ...]]) -> None:
+        """Cells of _ROWS_PER_INSERT rows in each tuple; of fewer in the last."""
+        rest = [cells.pop()] if cells and len(cells[-1]) < _ROWS_PER_INSERT * len(COLUMNS) else []
+        with _as_os_error():
+            self._db.execute("BEGIN")
+            for group in (cells, rest):
+                if group:
+                    self._db.executemany(_insert(len(group[0]) // len(COLUMNS)), group)
+            self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """A full disk is one, whoever meets it."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(str(error)) from error
 
 
 def open_file(path: Path, file_format: str, home: str, rows: UpstreamRows, grown: Grown) -> DumpFile:

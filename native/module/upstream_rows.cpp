@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernel/row_ledger.h"
+#include "kernel/sqlite_table.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -166,6 +167,19 @@ public:
         return written;
     }
 
+    // The same into a table of a database; the rows are those of one transaction.
+    void insert(kernel::SqliteTable& table, std::size_t n, const py::dict& columns, const std::string& home,
+                const py::object& which) {
+        const Chosen chosen(n, columns, which);
+        const auto guard = texts_->lock();
+        const py::gil_scoped_release released;
+        table.begin();
+        for (std::size_t at = 0; at < chosen.count; ++at)
+            insert_row(table, chosen.columns, chosen.rows == nullptr ? at : static_cast<std::size_t>(chosen.rows[at]),
+                       home);
+        table.commit();
+    }
+
     py::list tuples(std::size_t n, const py::dict& columns, const std::string& home, const py::object& which,
                     std::size_t rows_per_tuple) {
         const Chosen chosen(n, columns, which);
@@ -185,6 +199,34 @@ public:
     }
 
 private:
+    void insert_row(kernel::SqliteTable& table, const RowColumns& columns, std::size_t row, const std::string& home) {
+        TextOut& out = texts_->out_;
+        out.clear();
+        const Cells made = rows_.cells(columns, row, home, out);
+        const std::size_t attr = out.size();
+        if (made.has_ptr) {
+            out.room();
+            out.address(columns.ptr[row]);
+        }
+        const std::string_view texts = out.view();
+        table.number(columns.id[row]);
+        table.text(made.event);
+        table.text(made.type);
+        table.text(made.name);
+        table.number(columns.ts[row]);
+        table.number(pid_);
+        if (columns.tid[row] != 0)
+            table.number(columns.tid[row]);
+        else
+            table.text("N/A");
+        table.text(made.device);
+        table.text(made.has_ptr ? texts.substr(attr) : std::string_view("N/A"));
+        table.text(texts.substr(0, attr));
+        table.text(made.python_stack);
+        table.text(made.c_stack);
+        table.add();
+    }
+
     void fill(const py::tuple& cells, std::size_t first, const RowColumns& columns, std::size_t row,
               const std::string& home, const py::object& pid) {
         TextOut& out = texts_->out_;
@@ -273,10 +315,22 @@ void bind_upstream_rows(py::module_& module) {
     py::class_<Texts, std::shared_ptr<Texts>>(module, "RowTexts", "Texts of rows by form and id, asked for once.")
         .def(py::init<py::function, std::size_t>(), py::arg("source"), py::arg("limit"));
 
+    py::register_exception<kernel::SqliteError>(module, "SqliteError", PyExc_OSError);
+    py::class_<kernel::SqliteTable>(module, "SqliteTable",
+                                    "A table of an SQLite database; see native/kernel/sqlite_table.h.")
+        .def(py::init([](const std::string& path, const std::string& statement) {
+                 return std::make_unique<kernel::SqliteTable>(path, statement, static_cast<int>(kCells));
+             }),
+             py::arg("path"), py::arg("insert"))
+        .def_static("is_available", &kernel::SqliteTable::is_available)
+        .def("close", &kernel::SqliteTable::close);
+
     py::class_<Rows>(module, "UpstreamRows", "The rows of one process; see native/kernel/upstream_rows.h.")
         .def(py::init<std::shared_ptr<Texts>, i64, bool, bool, bool>(), py::arg("texts"), py::kw_only(), py::arg("pid"),
              py::arg("json"), py::arg("owners"), py::arg("python_stacks"))
         .def("write_csv", &Rows::write_csv, py::arg("file"), py::arg("n"), py::arg("cols"), py::arg("home"),
+             py::arg("rows") = py::none())
+        .def("insert", &Rows::insert, py::arg("table"), py::arg("n"), py::arg("cols"), py::arg("home"),
              py::arg("rows") = py::none())
         .def("tuples", &Rows::tuples, py::arg("n"), py::arg("cols"), py::arg("home"), py::arg("rows"),
              py::arg("rows_per_tuple"));

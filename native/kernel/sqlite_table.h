@@ -1,0 +1,56 @@
+// Rows into a table of an SQLite database, through the SQLite library that Python has loaded.
+//
+// Python's own module takes the interpreter's lock again for every row, so that several files at once are no faster
+// than one. Here a thread that writes a file needs no lock. Nothing of SQLite is needed to build this: the few
+// functions that are called are looked up by name, in the library that Python's module has brought (its C interface
+// does not change, sqlite.org/c3ref). Where none is found, Python's module does the work (export/files.py).
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "record/record.h"
+
+namespace memscope::kernel {
+
+class SqliteError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+class SqliteTable {
+public:
+    // Whether there is a library.
+    static bool is_available() noexcept;
+
+    // Opens an existing database, to insert by the statement `insert` with `columns` parameters. Without a journal and
+    // without waiting for the disk: a file that is not finished is of no use to anybody. Throws SqliteError, as all do.
+    SqliteTable(const std::string& path, const std::string& insert, int columns);
+    ~SqliteTable();
+    SqliteTable(const SqliteTable&) = delete;
+    SqliteTable& operator=(const SqliteTable&) = delete;
+
+    void begin() { run("BEGIN"); }
+    void commit() { run("COMMIT"); }
+
+    // The cells of a row, from left to right; texts must hold until add().
+    void number(i64 value);
+    void text(std::string_view value);
+    void add();
+
+    // Nothing may be called afterwards.
+    void close() noexcept;
+
+private:
+    void run(const char* sql);
+    [[noreturn]] void fail() const;
+
+    void* database_ = nullptr;
+    void* statement_ = nullptr;
+    int columns_;
+    int at_ = 0;
+};
+
+}  // namespace memscope::kernel
