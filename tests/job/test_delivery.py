@@ -443,6 +443,26 @@ def test_sigterm_finishes_with_what_is_there(make_job: MakeJob) -> None:
     assert job.run().info["finished"] is True
 
 
+def test_sigterm_while_the_per_device_files_are_written_leaves_none_half(make_job: MakeJob) -> None:
+    """As the supervisor does it at the second Ctrl-C. The verdict has been said by then."""
+    job = make_job(agent=QUICK, config={"ring_mib": 1, "format": "db", "format_given": True})
+    job.start("aggregator")
+    job.start("agent")
+    job.write(1, rank=0, events=400_000, wait_ms=LOSSLESS)
+    wait_until_stored(job, 1, 400_000)
+    job.finish()
+    begun = "msmemscope_*_ascend/device_*/dump/.memscope_dump_*.part"
+    wait_for(lambda: list(job.output.glob(begun)), "a file that is being written")
+    job.services["aggregator"].terminate()
+    assert job.wait("aggregator") == 0
+    assert list(job.output.rglob("*memscope_dump_*")) == []
+    assert list(job.output.rglob("device_*")) == []
+    said = job.said("aggregator")
+    assert said.index("msMemScope") < said.index("interrupted: 0 db files are whole")
+    assert f"msmemscope export {job.run_dir} --format db" in said
+    assert job.run().info["finished"] is True
+
+
 def test_a_run_whose_aggregator_never_came_back_is_recovered(make_job: MakeJob) -> None:
     job = make_job(agent=QUICK, aggregator={"roll_rows": 2_000})
     job.start("aggregator")

@@ -164,7 +164,7 @@ def test_ctrl_c_removes_what_is_half_written_and_says_so(tmp_path: Path, file_fo
     words = [sys.executable, "-c", _SLOWLY, "export", str(path), "--format", file_format]
     export = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.rglob(".memscope_dump_*.part")):
+    while not list(tmp_path.glob("msmemscope_*_ascend/device_*/dump/.memscope_dump_*.part")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     export.send_signal(signal.SIGINT)
