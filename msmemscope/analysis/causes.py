@@ -3,13 +3,18 @@
 Flows in: every (subject, call stack) whose memory grows; a subject is a rank, or a process that is none (subjects.py).
 Flows out: `Cause`s, each with the line to look at.
 
-Three steps, none of which ever joins different sets of ranks, or a rank with a process that is none:
+Five steps, none of which ever joins different sets of ranks, or a rank with a process that is none:
 
 1. `fold`: the same stack on several ranks is one cause (stack ids are content hashes). Stacks with the same user frames
    are one, too, when they are on the same ranks, or on entirely different ones (a library took another path there).
 2. `join_lines`: causes whose innermost user frame is the same line, in the same pool on the same ranks.
 3. `join_graphs`: a loop that keeps its loss keeps all that the forward pass saved for backward. Many lines then leak in
    the same steps. They are joined under the line that made the kept tensor.
+4. `join_modules`: who keeps a module keeps its gradients and what the optimizer made for it: lines in backward() and in
+   the optimizer that leak in the same steps are joined under the line that made the parameters.
+5. `join_calls`: who keeps the frame of a call (an exception with its traceback, a generator) keeps all that is local to
+   it: lines of one function, called from one place below the loop, that leak in the same steps are joined under the
+   one that came first.
 
 What step 3 tells apart, and what not. The kept tensor (the root) is known by its place, the loop and not a module, and
 its order: first allocated after the forward pass; a scalar there is preferred, but a loss may share the storage of what
@@ -30,7 +35,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msmemscope.analysis.frames import in_autograd_function, in_hook, loop_index, module_index, user_chain, user_index
+from msmemscope.analysis.frames import (
+    call_below_loop,
+    in_autograd_function,
+    in_constructor,
+    in_hook,
+    loop_index,
+    module_index,
+    of_parameters,
+    user_chain,
+    user_index,
+)
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.vocabulary import DeviceType
 
@@ -43,6 +58,9 @@ _SCALAR_DEVICE_BYTES = 512
 # A line outside the loop, such as a thread that loads batches, is joined when it is at most this share of the graph.
 _BATCH_SHARE = 0.1
 _SAME_RHYTHM = 0.9
+# A gradient, two moments, a copy in higher precision and the largest moment of AMSGrad; each as large as its parameter
+# or, where that is in half precision, twice.
+_STATES = 9
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,9 @@ class Cause:
 
     leaks: list[Leak]
     absorbed: list[Cause] = field(default_factory=list)
-    """Parts of a kept graph; their leaks are not in `leaks`."""
+    """What is kept with them; its leaks are not in `leaks`."""
+    keeps: str = ""
+    """What of `absorbed` makes one of it: GRAPH, MODULE or CALL; "" without any."""
 
     @property
     def keys(self) -> frozenset[int]:
@@ -101,9 +121,12 @@ class Cause:
         return frame.file, frame.line, frame.function
 
 
+GRAPH, MODULE, CALL = "graph", "module", "call"
+
+
 def find_causes(leaks: Sequence[Leak]) -> list[Cause]:
-    """All three steps."""
-    return join_graphs(join_lines(fold(leaks)))
+    """All five steps."""
+    return join_calls(join_modules(join_graphs(join_lines(fold(leaks)))))
 
 
 def fold(leaks: Sequence[Leak]) -> list[Cause]:
@@ -157,6 +180,56 @@ def join_graphs(causes: Iterable[Cause]) -> list[Cause]:
     return result
 
 
+def join_modules(causes: Iterable[Cause]) -> list[Cause]:
+    """Gradients and optimizer states of kept modules, under the line that made the parameters."""
+    result: list[Cause] = []
+    for members in _alike(causes):
+        makers = [cause for cause in members if not cause.absorbed and in_constructor(cause.largest.stack)]
+        rest = [cause for cause in members if cause not in makers]
+        for maker in makers:
+            mine = [
+                cause
+                for cause in rest
+                if not cause.absorbed
+                and all(of_parameters(leak.stack) for leak in cause.leaks)
+                and _same_rhythm(maker.largest.claim, cause.largest.claim)
+            ]
+            if mine and sum(cause.bytes_per_step for cause in mine) <= _STATES * maker.bytes_per_step:
+                maker.absorbed, maker.keeps = mine, MODULE
+                rest = [cause for cause in rest if cause not in mine]
+        result += makers + rest
+    return result
+
+
+def join_calls(causes: Iterable[Cause]) -> list[Cause]:
+    """Locals of calls whose frames are kept, under the line that came first."""
+    result: list[Cause] = []
+    for members in _alike(causes):
+        by_call: dict[object, list[Cause]] = defaultdict(list)
+        for number, cause in enumerate(members):
+            sample = cause.largest
+            call = None if cause.absorbed else call_below_loop(sample.stack, sample.loop_stack)
+            by_call[call or number].append(cause)
+        for of_call in by_call.values():
+            of_call.sort(key=lambda cause: cause.largest.first_ts)
+            first = of_call[0]
+            mine = [one for one in of_call[1:] if _same_rhythm(first.largest.claim, one.largest.claim)]
+            if mine:
+                first.absorbed, first.keeps = mine, CALL
+            result += [cause for cause in of_call if cause not in mine]
+    return result
+
+
+def _alike(causes: Iterable[Cause]) -> Iterable[list[Cause]]:
+    """Causes in the same pool on the same ranks, in the process that runs the loop; others one by one."""
+    together: dict[object, list[Cause]] = defaultdict(list)
+    for number, cause in enumerate(causes):
+        first = cause.leaks[0]
+        apart = first.in_child or not first.stack
+        together[number if apart else (_place(first), cause.keys)].append(cause)
+    return together.values()
+
+
 class _Line:
     """A cause as a candidate for a part or the root of a kept graph, seen on one rank for all."""
 
@@ -201,6 +274,7 @@ def _join_graph(lines: list[_Line]) -> list[Cause]:
     size = root.bytes_per_step + sum(line.bytes_per_step for line in joined)
     joined.extend(line for line in before if line not in joined and line.bytes_per_step <= _BATCH_SHARE * size)
     root.cause.absorbed = [line.cause for line in sorted(joined, key=lambda line: line.first_ts)]
+    root.cause.keeps = GRAPH if joined else ""
     return [line.cause for line in lines if line not in joined]
 
 

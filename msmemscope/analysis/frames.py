@@ -126,3 +126,26 @@ def in_hook(stack: Sequence[Frame]) -> bool:
 def in_autograd_function(stack: Sequence[Frame]) -> bool:
     """A torch.autograd.Function's own code made it, to be used in the backward pass."""
     return any(frame.file.endswith("torch/autograd/function.py") for frame in stack)
+
+
+def in_constructor(stack: Sequence[Frame]) -> bool:
+    """A torch.nn.Module made it as a parameter or buffer of its own."""
+    inner = stack[: user_index(stack)] if stack else ()
+    return any("/torch/nn/" in frame.file and frame.function.rpartition(".")[2] == "__init__" for frame in inner)
+
+
+def of_parameters(stack: Sequence[Frame]) -> bool:
+    """Made for parameters that were there before: by backward() (but not in the user's own hook), or an optimizer."""
+    inner = stack[: user_index(stack)]
+    return any("/torch/optim/" in frame.file or frame.file.endswith("torch/autograd/graph.py") for frame in inner)
+
+
+def call_below_loop(stack: Sequence[Frame], step_stack: Sequence[Frame]) -> tuple[tuple[str, str, int], ...] | None:
+    """The call of the innermost user function, by its callers up to the loop; None where that function is the loop
+    itself, a module's forward() or not below the loop: (file, function, 0), then (file, function, line) of callers."""
+    loop, user = loop_index(stack, step_stack), user_index(stack)
+    if loop is None or user >= loop or module_index(stack[user:loop]) is not None:
+        return None
+    mine = stack[user]
+    callers = tuple((frame.file, frame.function, frame.line) for frame in stack[user + 1 : loop + 1])
+    return ((mine.file, mine.function, 0), *callers)

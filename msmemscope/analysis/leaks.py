@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.causes import Cause, Leak, find_causes
+from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
     LEAK,
@@ -50,6 +50,7 @@ from msmemscope.analysis.findings import (
     fold_ranks,
     pool_name,
     scope_of,
+    source_line,
 )
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.steps import WARM_UP
@@ -394,14 +395,28 @@ def _rhythm(claim: Claim) -> str:
     return f"every {gaps.pop()} steps" if len(gaps) == 1 else "irregular"
 
 
+_KEPT_TOGETHER = {
+    GRAPH: "The tensor made here keeps its autograd graph, {parts} more allocations with it: "
+    "keep tensor.detach() or tensor.item() instead.",
+    MODULE: "A module made here is kept, with its gradients or the optimizer's states: find who still refers to it (a "
+    "list of models or optimizers; a hook or lambda that holds the module itself, which only the garbage collector "
+    "frees).",
+    CALL: "All of it is local to one call of {function}(): something keeps that call's frame, such as an exception "
+    "kept with its traceback (keep str(error) instead), a generator or an inner function.",
+}
+
+
 def _advice(cause: Cause) -> str:
     sample = cause.largest
+    if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
+        return (
+            "backward(create_graph=True) gives every parameter a gradient that keeps its graph, and the graph keeps "
+            "the parameter: a cycle that nothing frees. Use torch.autograd.grad(..., create_graph=True), or set the "
+            "gradients to None when you are done with them."
+        )
     if cause.absorbed:
         parts = sum(len(part.leaks) for part in cause.absorbed)
-        return (
-            f"The tensor made here keeps its autograd graph, {parts} more allocations with it: "
-            "keep tensor.detach() or tensor.item() instead."
-        )
+        return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]

@@ -616,6 +616,78 @@ def test_ranks_on_one_host_share_its_memory():
     assert found.evidence["full_on"] == "host node0"
 
 
+# --- one mistake ----------------------------------------------------------------------------------------------------
+
+
+def one_call(line: int, *inner: Frame) -> tuple[Frame, ...]:
+    """In train_one(), which the loop calls."""
+    return stack(Frame(TRAIN, "train_one", line), at(40), inner=inner)
+
+
+LINEAR = (Frame(SITE + "nn/modules/linear.py", "forward", 125), Frame(MODULE, "_call_impl", 1780))
+
+
+def test_the_locals_of_a_call_whose_exception_is_kept_are_one_finding():
+    def plant(worker: Worker, i: int) -> None:
+        if i % 3 == 0:
+            worker.alloc(one_call(13), 64 * KIB)
+            worker.alloc(one_call(14, *LINEAR), 64 * KIB)
+
+    (found,) = leaks(train(Job(), 2, 60, plant=plant))
+    assert (found.kind, found.line, found.bytes_per_step) == (LEAK, 13, 128 * KIB / 3)
+    assert [part["line"] for part in found.evidence["absorbed"]] == [14]
+    assert "one call of train_one()" in found.advice
+    assert "traceback" in found.advice
+
+
+def test_lists_in_the_loop_or_in_other_calls_stay_apart():
+    def plant(worker: Worker, i: int) -> None:
+        keep(worker, MIB, line=50)
+        keep(worker, MIB, line=51)
+        worker.alloc(one_call(13), MIB)
+        worker.alloc(stack(Frame(TRAIN, "validate", 80), at(44)), MIB)
+
+    assert sorted(one.line for one in leaks(train(Job(), 2, plant=plant))) == [13, 50, 51, 80]
+
+
+BACKWARD = (Frame(SITE + "autograd/graph.py", "_engine_run_backward", 824), Frame(SITE + "_tensor.py", "backward", 630))
+ADAM = (Frame(SITE + "optim/adam.py", "_init_group", 150), Frame(SITE + "optim/optimizer.py", "wrapper", 480))
+PARAMETERS = (Frame(SITE + "nn/modules/linear.py", "Linear.__init__", 106),)
+
+
+def test_a_kept_module_with_its_gradients_is_one_finding():
+    def plant(worker: Worker, i: int) -> None:
+        worker.alloc(stack(Frame(MODEL, "__init__", 13), at(40), inner=PARAMETERS), 64 * KIB)
+        worker.alloc(stack(at(41), inner=BACKWARD), 64 * KIB)
+        worker.alloc(stack(at(42), inner=ADAM), 128 * KIB)
+
+    (found,) = leaks(train(Job(), 2, plant=plant))
+    assert (found.file, found.line, found.bytes_per_step) == (MODEL, 13, 256 * KIB)
+    assert [part["line"] for part in found.evidence["absorbed"]] == [41, 42]
+    assert "hook or lambda" in found.advice
+
+
+def test_gradients_alone_or_of_another_rhythm_are_their_own_finding():
+    def plant(worker: Worker, i: int) -> None:
+        worker.alloc(stack(at(41), inner=BACKWARD), 64 * KIB)
+        if i % 2:
+            worker.alloc(stack(Frame(MODEL, "__init__", 13), at(40), inner=PARAMETERS), 64 * KIB)
+
+    assert sorted(one.line for one in leaks(train(Job(), 2, 48, plant=plant))) == [13, 41]
+
+
+def test_create_graph_has_advice_of_its_own(tmp_path):
+    source = tmp_path / "train.py"
+    source.write_text("loss.backward(create_graph=True)\n")
+
+    def plant(worker: Worker, i: int) -> None:
+        worker.alloc((*BACKWARD, Frame(str(source), "<module>", 1)), 64 * KIB)
+
+    (found,) = leaks(train(Job(), 2, plant=plant))
+    assert found.advice.startswith("backward(create_graph=True)")
+    assert "autograd.grad" in found.advice
+
+
 # --- growth and levels ----------------------------------------------------------------------------------------------
 
 
