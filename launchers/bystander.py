@@ -25,6 +25,7 @@ _SPREAD_S = 0.005  # killpg serves one process after the other
 _SAME_S = (
     0.25  # a second signal of the same kind and sender within this time was merged with the first, or belongs to it
 )
+_LATE_S = 10.0  # on a loaded machine we come to look so long after the signal
 _PATIENCE_S = 1.0
 _SI_KERNEL = 0x80  # si_code of a signal from the terminal (asm-generic/siginfo.h)
 
@@ -34,6 +35,7 @@ class Bystander:
 
     def __init__(self, signals: Collection[signal.Signals]) -> None:
         self._seen: dict[tuple[int, int], float] = {}
+        self._matched: dict[tuple[int, int], float] = {}  # of these, the last that we had too
         self._reports, reports = os.pipe()
         lifeline, self._lifeline = os.pipe()
         self._pid = os.fork()
@@ -52,7 +54,11 @@ class Bystander:
         time.sleep(_SPREAD_S)
         if not self._ask():  # somebody killed or stopped it
             return arrived.si_code == _SI_KERNEL
-        return now - self._seen.get((arrived.si_signo, arrived.si_pid), float("-inf")) < _SAME_S
+        what = arrived.si_signo, arrived.si_pid
+        seen = self._seen.get(what, float("-inf"))
+        is_new = seen > self._matched.get(what, float("-inf"))
+        self._matched[what] = seen
+        return now - seen < (_LATE_S if is_new else _SAME_S)
 
     def end(self) -> None:
         os.close(self._lifeline)

@@ -90,6 +90,11 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def blocks(pid: int, number: signal.Signals) -> bool:
+    mask = Path(f"/proc/{pid}/status").read_text().partition("\nSigBlk:")[2].split()[0]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def wait_for(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not condition():
@@ -108,7 +113,8 @@ def test_ctrl_c_before_the_program_is_started_is_not_lost(tmp_path: Path, moment
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    wait_for(lambda: len(children(process.pid)) > moment, "no children")
+    # Before it waits for signals it may have children too, when somebody else was killed and left a session.
+    wait_for(lambda: blocks(process.pid, signal.SIGINT) and len(children(process.pid)) > moment, "no children")
     process.send_signal(signal.SIGSTOP)
 
     (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
@@ -195,9 +201,11 @@ def test_a_job_can_be_stopped_continued_in_the_background_and_read_the_terminal(
     terminal.wait_for("Stopped")
     terminal.type("bg\n")
     terminal.wait_for("reader.py &")
-    terminal.type("while ! jobs | grep Stopped; do sleep 0.1; done\n")
-    terminal.wait_for("]+  Stopped")  # it reads, and is not in the foreground
+    # It reads, and is not in the foreground. The shell may say so by itself at any moment, in the words of `jobs`.
+    terminal.type("while ! jobs | grep Stopped; do sleep 0.1; done; echo 'is' stopped\n")
+    terminal.wait_for("is stopped\r\n")
     terminal.type("fg\n")
+    terminal.wait_for("fg\r\n")
     terminal.wait_for("reader.py\r\n")
     terminal.type("typed\n")
     terminal.wait_for("'typed'")
