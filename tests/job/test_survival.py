@@ -47,6 +47,16 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     small.close()
 
 
+@pytest.fixture
+def own_place(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        small = SmallDisk(tmp_path, 500, own_memory=True)
+    except PermissionError as error:
+        pytest.skip(str(error))
+    yield small
+    small.close()
+
+
 def wait_for_events(watched: Watched, calls: int) -> None:
     wait_for(lambda: min(watched.returned()) >= calls, f"{calls} calls")
 
@@ -123,25 +133,28 @@ def test_the_one_service_that_is_left_stores_everything(start: Start, survivor: 
 
 
 @pytest.mark.parametrize("taken_up_by", ["analyze", "the next start"])
-def test_a_session_that_nobody_serves_is_taken_up(start: Start, tmp_path: Path, taken_up_by: str) -> None:
-    # Given a run all of whose keepers were killed,
-    watched = start(pause_us=30_000)
+def test_a_session_that_nobody_serves_is_taken_up(
+    start: Start, tmp_path: Path, own_place: SmallDisk, taken_up_by: str
+) -> None:
+    # Given a run all of whose keepers were killed, where no command of anybody else takes it up,
+    watched = start(pause_us=30_000, disk=own_place)
     wait_for(lambda: list(watched.output.glob("run_*/run.json")), "the run")
     for name in ("supervisor", "agent", "aggregator"):
         watched.kill(name)
     # while its program lives nobody touches it:
-    next_start = [sys.executable, "-m", "msmemscope", "--output-path", str(tmp_path / "other"), "true"]
+    command = [sys.executable, "-m", "msmemscope", "--output-path", tmp_path / "other", "true"]
+    next_start = list(map(str, own_place.command(command)))
     subprocess.run(next_start, check=True)
     assert watched.session.exists()
     wait_for(lambda: watched.returned() == [CALLS, CALLS], "the program's end")
     wait_for(lambda: not Path(f"/proc/{watched.program}").exists(), "the program's end")
     # then what is in its rings reaches the tables.
     if taken_up_by == "analyze":
-        analyzed = analyze(watched.run)
+        analyzed = analyze(watched.run, own_place)
         assert analyzed.returncode == 0, analyzed.stderr
     else:
         swept = subprocess.run(next_start, check=True, capture_output=True, text=True)
-        assert str(watched.run) in swept.stderr
+        assert watched.run.name in swept.stderr
     wait_for(lambda: not watched.session.exists(), "the session to be removed")
     assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
 

@@ -66,13 +66,17 @@ def is_gone(pid: int) -> bool:
 class SmallDisk:
     """A file system of its own, in a mount namespace of its own, that can be filled without harm to anybody.
 
-    `inside` is its path for those who run in the namespace (`command`), `path` for everybody else.
+    `inside` is its path for those who run in the namespace (`command`), `path` for everybody else. own_memory: /dev/shm
+    is another one there too, so that no command outside takes a session for one that was left.
     """
 
-    def __init__(self, place: Path, size_mib: int) -> None:
+    def __init__(self, place: Path, size_mib: int, *, own_memory: bool = False) -> None:
+        self.own_memory = own_memory
         self.inside = place / "disk"
         self.inside.mkdir()
         mount = f"mount -t tmpfs -o size={size_mib}m tmpfs {self.inside} && echo ready && exec cat"
+        if own_memory:
+            mount = f"mount -t tmpfs -o size=1g tmpfs /dev/shm && {mount}"
         self._holder = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", mount], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -80,7 +84,11 @@ class SmallDisk:
         if self._holder.stdout.readline() != "ready\n":
             self.close()
             raise PermissionError("this user may not mount")
-        self.path = Path(f"/proc/{self._holder.pid}/root{self.inside}")
+        self.path = self.outside(self.inside)
+
+    def outside(self, path: Path) -> Path:
+        """The path, for everybody else, of what is `path` in the namespace."""
+        return Path(f"/proc/{self._holder.pid}/root{path}")
 
     def command(self, argv: list[Any]) -> list[Any]:
         return ["nsenter", "-m", "-t", self._holder.pid, f"--wd={self.inside.parent}", *argv]
@@ -138,7 +146,8 @@ class Watched:
                 start_new_session=True,
             )
         self.program = int(wait_for(self._find_program, f"the program to start: {self.stderr}"))
-        self.session = Path(wait_for(self._find_session, f"the session: {self.stderr}"))
+        session = Path(wait_for(self._find_session, f"the session: {self.stderr}"))
+        self.session = disk.outside(session) if disk is not None and disk.own_memory else session
 
     @property
     def stderr(self) -> str:
