@@ -31,8 +31,7 @@ public:
     // Of any length.
     void text(std::string_view text) {
         room(text.size());
-        std::memcpy(at_, text.data(), text.size());
-        at_ += text.size();
+        words(text);
     }
 
     void put(char c) noexcept { *at_++ = c; }
@@ -45,7 +44,7 @@ public:
 
     // At most kRoom bytes together with what was written since room().
     void words(std::string_view text) noexcept {
-        std::memcpy(at_, text.data(), text.size());
+        if (!text.empty()) std::memcpy(at_, text.data(), text.size());
         at_ += text.size();
     }
 
