@@ -30,8 +30,9 @@ struct Library {
 
     Library() noexcept {
         // Of a Python into which SQLite is built, the functions may be the program's own.
-        void* loaded = dlopen("libsqlite3.so.0", RTLD_LAZY | RTLD_NOLOAD);
-        if (loaded == nullptr) loaded = RTLD_DEFAULT;
+        void* loaded = RTLD_DEFAULT;
+        for (const char* name : {"libsqlite3.so", "libsqlite3.so.0"})
+            if (void* found = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) loaded = found;
 #define X(result, name, parameters)                                                 \
     name = reinterpret_cast<result(*) parameters>(dlsym(loaded, "sqlite3_" #name)); \
     is_whole = is_whole && name != nullptr;
