@@ -7,7 +7,7 @@ out, named in ``Run.skipped`` and counted in ``Run.unreadable_rows``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -161,10 +161,23 @@ def stack_text(frames: Sequence[Frame]) -> str:
 
 
 class Run:
-    """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know."""
+    """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know.
 
-    def __init__(self, path: str | Path) -> None:
+    read_before, defined_since: for whoever records the run and reads it again and again. The first keeps, by the name
+    of its file, each table of definitions that was read; the second holds those that stand in no file yet (keys:
+    strings, frames, stacks).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        read_before: dict[str, pa.Table] | None = None,
+        defined_since: Mapping[str, pa.Table] | None = None,
+    ) -> None:
         self.path = Path(path)
+        self._read_before = {} if read_before is None else read_before
+        self._defined_since = defined_since or {}
         self.skipped: list[str] = []
         self._unreadable: dict[tuple[str, int], int] = {}  # (file, row group) -> its rows
         try:
@@ -297,8 +310,16 @@ class Run:
 
     def _definitions(self, name: str, schema: pa.Schema) -> _Definitions:
         if name not in self._defined:
-            tables = [self._table(part, schema) for part in self._files.names(name, "part-*.parquet")]
-            self._defined[name] = _Definitions(pa.concat_tables(tables) if tables else schema.empty_table())
+            tables = [self._defined_since.get(name, schema.empty_table())]
+            for part in self._files.names(name, "part-*.parquet"):
+                if part in self._read_before:
+                    tables.append(self._read_before[part])
+                    continue
+                skipped = len(self.skipped)
+                tables.append(self._table(part, schema))
+                if len(self.skipped) == skipped:
+                    self._read_before[part] = tables[-1]
+            self._defined[name] = _Definitions(pa.concat_tables(tables))
         return self._defined[name]
 
 

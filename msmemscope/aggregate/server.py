@@ -30,7 +30,9 @@ import zmq
 from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator, losses
 from msmemscope.aggregate.drain import drain
+from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import DAMAGED, Damage
+from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
 from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
@@ -75,12 +77,14 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     lock = _lock(run)  # held until this process ends, however it ends
     if before.get("finished"):
         return 0
-    shard, coordinator = _take_up(run, session, before)
+    folding = Folding()
+    shard, coordinator = _take_up(run, session, before, folding)
+    judge = Judge(run, shard, coordinator, folding, session.get("config"))
     place = _Place(run, lock, shard, coordinator)
     shard.repair = place.repair
     _try_write(coordinator)
     if not coordinator.drained and not alone:
-        _receive(session_dir, session["endpoint"], shard, coordinator, place)
+        _receive(session_dir, session["endpoint"], shard, coordinator, place, judge)
     if not coordinator.drained:
         coordinator.drained = drain(session_dir, session, shard)
     if not shard.rings and not any(losses(shard).values()):
@@ -90,7 +94,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
                 Path(made).rmdir()
         status = 0
     else:
-        status = _finish(run, session_dir, session, shard, coordinator, place, quiet=alone)
+        status = _finish(run, session_dir, session, shard, coordinator, place, judge, quiet=alone)
     if not coordinator.drained:
         status = status or MemscopeError.exit_status  # the supervisor keeps what is left
     if alone or is_free(session_dir / OWNER):
@@ -230,7 +234,9 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
     return found
 
 
-def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator, place: _Place) -> None:
+def _receive(
+    session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator, place: _Place, judge: Judge
+) -> None:
     """Serves agents until they have left, SIGTERM comes, or the end has come and there is no agent."""
     asked_to_end = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
@@ -262,6 +268,7 @@ def _receive(session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordi
             shard.roll()
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + 1
+                judge.look()
                 place.repair()
                 if not session_dir.exists():
                     if time.monotonic() - heard > WITHOUT_AGENT_S:
@@ -376,7 +383,9 @@ def losses_before(before: dict[str, Any]) -> Losses:
     )
 
 
-def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tuple[Shard, Coordinator]:
+def _take_up(
+    run: Path, session: dict[str, Any], before: dict[str, Any], folding: Folding | None = None
+) -> tuple[Shard, Coordinator]:
     """Shard and coordinator of a run, with what an earlier aggregator left."""
     settings = session.get("aggregator", {})
     expected = session.get("agents", 1)  # where nobody says it: the supervisor starts one agent and one aggregator
@@ -385,6 +394,7 @@ def _take_up(run: Path, session: dict[str, Any], before: dict[str, Any]) -> tupl
         session["session"],
         int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)),
         None if expected is None else int(expected),
+        folding,
     )
     shard.agents = agents_before(before)
     shard.losses = losses_before(before)
@@ -422,10 +432,12 @@ def _finish(
     shard: Shard,
     coordinator: Coordinator,
     place: _Place,
+    judge: Judge,
     *,
     quiet: bool,
 ) -> int:
     """Rolls, writes the outputs and the last run.json. quiet: this terminal waits for no verdict."""
+    judge.finish()
     with suppress(OSError):  # _write_tables says it
         coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
@@ -436,7 +448,7 @@ def _finish(
         return 0
     _try_write(coordinator)
     try:
-        outcome = _write_outputs(run, session, quiet=quiet)
+        outcome = _write_outputs(run, session, judge, quiet=quiet)
         shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
         shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)
         for note in () if quiet else outcome.notes:
@@ -460,7 +472,7 @@ def _finish(
     return 0
 
 
-def _write_outputs(run: Path, session: dict[str, Any], *, quiet: bool) -> Outcome:
+def _write_outputs(run: Path, session: dict[str, Any], judge: Judge, *, quiet: bool) -> Outcome:
     """The verdict is printed before anything long is written, under a progress bar."""
     from msmemscope.progress import progress_bar
     from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
@@ -474,7 +486,8 @@ def _write_outputs(run: Path, session: dict[str, Any], *, quiet: bool) -> Outcom
                 _print(verdict)
 
         try:
-            return write_outputs(run, config=session.get("config"), progress=progress, tell=say)
+            config = session.get("config")
+            return write_outputs(run, config=config, analysis=judge.final(), progress=progress, tell=say)
         except OutputError as error:
             if quiet:
                 _print(error.outcome.text)

@@ -24,8 +24,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from msmemscope.aggregate import wire
 from msmemscope.aggregate.event_part import Stored
+from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import Damage, Journal
 from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
@@ -35,9 +38,11 @@ from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 
 DEFAULT_ROLL_ROWS = 1_000_000
+MOST_FOLDING = 2  # rolls that may wait for their folds; they are held in memory
 ROLL_USAGE_ROWS = 50_000
 ROLL_BYTES = 256 << 20  # of the journal: definitions and announcements have no rows
 RETRY_S = 1.0
+MAX_CAPACITIES = 1 << 20
 IDENTITY_FIELDS = {
     "rank": -1,
     "local_rank": -1,
@@ -107,13 +112,20 @@ class UsageFacts:
 
 class Shard:
     """`note` writes run.json: what a journal segment alone knows must stand there before it is deleted. It is called by
-    the thread that writes the tables. expected_agents: one per node of the job; None: not known."""
+    the thread that writes the tables. expected_agents: one per node of the job; None: not known. folding: gets each batch
+    that is stored; None: nobody asks for a verdict before the end."""
 
     def __init__(
-        self, run: Path, session: str, roll_rows: int = DEFAULT_ROLL_ROWS, expected_agents: int | None = 1
+        self,
+        run: Path,
+        session: str,
+        roll_rows: int = DEFAULT_ROLL_ROWS,
+        expected_agents: int | None = 1,
+        folding: Folding | None = None,
     ) -> None:
         self._session = session
         self._roll_rows = roll_rows
+        self._run = run
         self._store = Store(run)
         self._journal = Journal(run / "journal")
         self._pending = Chunk()
@@ -130,6 +142,8 @@ class Shard:
         self.usage = UsageFacts()
         self.note: Callable[[], None] = lambda: None
         self.repair: Callable[[], None] = lambda: None  # called when a write failed: the directory may be deleted
+        self.capacity: dict[tuple[int, str], int] = {}  # ring, device -> its bytes, as the samples say
+        self._folding = folding
         self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
     def recover(self, processes: list[dict[str, Any]]) -> None:
@@ -146,6 +160,8 @@ class Shard:
         for id, stored in self._store.scan().items():
             ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))
             ring.stored, ring.expected = stored, max(ring.expected, stored.end)
+        if self._folding is not None and any(ring.stored.rows for ring in self.rings.values()):
+            self._folding.catch_up(self._run)
         for segment, message in self._journal.replay():
             try:
                 self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
@@ -279,6 +295,8 @@ class Shard:
         ring.stored = ring.stored.joined(Stored.of(batch))
         ring.expected = batch.end
         ring.meta.take(batch)
+        if self._folding is not None:
+            self._folding.put(batch, has_parent=int(ring.identity["parent_ring_id"]) != 0)
 
     def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int, int, bool]:
         """Ring, identity with `lost`, start, end, final."""
@@ -308,6 +326,9 @@ class Shard:
         rows: list[dict[str, object]] = []
         for row in sample.rows:
             ring = self.rings.get(row.ring)
+            if row.total and len(self.capacity) < MAX_CAPACITIES:
+                place = row.ring, row.device
+                self.capacity[place] = max(row.total, self.capacity.get(place, 0))
             rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 
@@ -362,12 +383,19 @@ class Shard:
         self._store.write(chunk)
         self.note()
 
+    def definitions_waiting(self) -> dict[str, pa.Table]:
+        """Strings, frames and stacks that stand in no part yet. Any thread may ask."""
+        chunks = [chunk for chunk in (self._rolling, self._pending) if chunk is not None]
+        return self._store.definitions([batch for chunk in chunks for _, batch in list(chunk.batches)])
+
     def later(self, work: Callable[[], None]) -> Future[None]:
         """Does something in the thread that writes the tables, when that is free."""
         return self._writer.submit(work)
 
     def _is_full(self) -> bool:
-        """Waits for a roll that is merely slow; true when it fails and enough is held in memory."""
+        """Waits for a roll that is merely slow; true when it fails and enough is held in memory, or the folds lag."""
+        if self._folding is not None and self._folding.rows_waiting > MOST_FOLDING * self._roll_rows:
+            return True
         if self._rolling is None or self._pending.rows < self._roll_rows:
             return False
         self._wait()

@@ -134,6 +134,11 @@ class Store:
                 write_parquet(pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA), self._next_part("usage"))
             chunk.written.add("usage")
 
+    def definitions(self, batches: Sequence[Batch]) -> dict[str, pa.Table]:
+        """What batches define that no part does."""
+        tables = {"strings": self._strings, "frames": self._frames, "stacks": self._stacks}
+        return {name: table_of(batches) for name, table_of in tables.items()}
+
     def merge_usage(self) -> None:
         """Joins the usage parts into usage.parquet, two in memory at a time.
 

@@ -61,6 +61,8 @@ class RingFold:
         self._mappings = MappingFold()
         self._incidents = IncidentFold(ring)
         self._lock = threading.Lock()
+        self.events = 0
+        """How many it was given."""
 
     def set_parent(self, has_parent: bool) -> None:
         """Another process forked or started it: what it frees may have been its parent's."""
@@ -79,6 +81,7 @@ class RingFold:
                 self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
             else:
                 self._tracker.feed(0, n, columns)
+            self.events += n
 
     def tables(self) -> RingTables:
         """What is known now."""

@@ -44,9 +44,11 @@ def analyse(
     config: Config | Mapping[str, Any] | None = None,
     *,
     folded: Folded | None = None,
+    capacity: Mapping[tuple[int, str], int] | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Judges a run: by what its folds say, or where there are none (any more) by its parts."""
+    """Judges a run: by what its folds say, or where there are none (any more) by its parts. capacity: the bytes of
+    devices by ring and name; None: as the stored samples say."""
     total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:
@@ -60,7 +62,7 @@ def analyse(
     look = settings.looks_for_leaks
     leaked: Table = {}
     if look:
-        room = capacity(run)
+        room = _by_host(run, capacity if capacity is not None else sampled_capacity(run))
         findings += find_leaks(tracked, run.stack, capacity=room)
         if any(finding.kind in (LEAK, LEAK_CANDIDATE) for finding in findings):
             leaked, mappings = alive_at_last_step(tracked, folded.held)
@@ -142,14 +144,19 @@ def config_of(run: Run, config: Config | Mapping[str, Any] | None = None) -> Con
         raise RunError(f"{run.path}: run.json holds a configuration that is none: {error}") from None
 
 
-def capacity(run: Run) -> dict[str, int]:
-    """Bytes of every device, keyed "<host>/<device>", as the agents' samples say."""
-    hosts = {process.ring: process.host for process in run.processes}
+def sampled_capacity(run: Run) -> dict[tuple[int, str], int]:
+    """Bytes of every device, by ring and name, as the agents' samples say."""
     samples = run.usage().select(["ring", "device", "total"])
+    totals = samples.group_by(["ring", "device"]).aggregate([("total", "max")]).to_pylist()
+    return {(one["ring"], one["device"]): int(one["total_max"]) for one in totals if one["total_max"]}
+
+
+def _by_host(run: Run, capacity: Mapping[tuple[int, str], int]) -> dict[str, int]:
+    """The same by "<host>/<device>"."""
+    hosts = {process.ring: process.host for process in run.processes}
     found: dict[str, int] = {}
-    for sample in samples.group_by(["ring", "device"]).aggregate([("total", "max")]).to_pylist():
-        host, total = hosts.get(sample["ring"]), sample["total_max"]
-        if host is not None and total and total > 0:
-            place = f"{host}/{sample['device']}"
-            found[place] = max(int(total), found.get(place, 0))
+    for (ring, device), total in capacity.items():
+        if ring in hosts and total > 0:
+            place = f"{hosts[ring]}/{device}"
+            found[place] = max(total, found.get(place, 0))
     return found

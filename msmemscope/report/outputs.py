@@ -14,7 +14,7 @@ from typing import Any
 
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
-from msmemscope.report.analysed import Progress, analyse, config_of
+from msmemscope.report.analysed import Analysis, Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
 from msmemscope.report.cluster import put_in_place, write_cluster
 from msmemscope.report.console import plain_text
@@ -50,17 +50,18 @@ def write_outputs(
     run_dir: str | Path,
     *,
     config: Config | Mapping[str, Any] | None = None,
+    analysis: Analysis | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Analyses a run and writes everything. `config`: how it is written; by default as the run was recorded. `tell`
-    gets the verdict as soon as it stands, ahead of everything long.
+    """Analyses a run and writes everything. `config`: how it is written; by default as the run was recorded.
+    `analysis`: where it has been judged already. `tell` gets the verdict as soon as it stands, ahead of everything long.
 
     RunError when it is not a run; OutputError, after everything else was written, when something could not be.
     """
     run = Run(run_dir)
     settings = config_of(run, config)
-    analysis = analyse(run, settings, progress=progress)
+    analysis = analysis or analyse(run, settings, progress=progress)
     summary = analysis.summary
     outcome = Outcome(run.path, summary, plain_text(analysis))
     if tell is not None:

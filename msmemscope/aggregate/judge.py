@@ -1,0 +1,91 @@
+"""The verdict so far, again and again while the job runs: findings, summary and the files of cluster/.
+
+In: the folds, the shard's facts, and what is defined so far. Out: files, each replaced whole, so that a reader sees an
+old verdict or a new one and never half of it. It has a thread of its own and takes at most a twentieth of a processor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from msmemscope.aggregate.coordinator import Coordinator
+from msmemscope.aggregate.folding import Folding
+from msmemscope.aggregate.shard import Shard
+from msmemscope.errors import MemscopeError
+from msmemscope.tables import Run
+from msmemscope.telling import tell
+
+if TYPE_CHECKING:
+    from msmemscope.report.analysed import Analysis
+
+EVERY_S = 4.0  # a finding is there at most 10 s after the evidence: this, a batch's way here, and the judging itself
+SHARE = 0.05  # of a processor's time
+
+
+class Judge:
+    """Judges one run. Each method is called by one thread, the receive loop's."""
+
+    def __init__(
+        self, run: Path, shard: Shard, coordinator: Coordinator, folding: Folding, config: Mapping[str, Any] | None
+    ) -> None:
+        self._run = run
+        self._shard = shard
+        self._coordinator = coordinator
+        self._folding = folding
+        self._config = config
+        self._known: dict[str, pa.Table] = {}  # definitions that were read from parts
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="judge")
+        self._future: Future[None] | None = None
+        self._next = 0.0
+        self._judged = -1  # events at the latest verdict
+        self._told = False
+
+    def look(self) -> None:
+        """Begins with a verdict when it is time for one and something is new. Never waits."""
+        if self._future is not None and not self._future.done():
+            return
+        events = sum(ring.stored.rows for ring in list(self._shard.rings.values()))
+        if self._folding.is_broken or not events or events == self._judged or time.monotonic() < self._next:
+            return
+        self._judged = events
+        self._future = self._pool.submit(self._judge_and_write)
+
+    def finish(self) -> None:
+        """Nothing more comes: waits for the folds, and for the verdict that is being made."""
+        self._pool.shutdown()
+        self._folding.finish()
+
+    def final(self) -> Analysis | None:
+        """The verdict on all that is stored; None where only the parts can say it: some were deleted or damaged."""
+        stored = {id: ring.stored.rows for id, ring in self._shard.rings.items() if ring.stored.rows}
+        folded = {id: fold.events for id, fold in self._folding.folded().folds.items() if fold.events}
+        return self._verdict() if stored == folded and not self._folding.is_broken else None
+
+    def _verdict(self) -> Analysis:
+        from msmemscope.report.analysed import analyse  # imports the analyses: not before there is something to judge
+
+        folded = self._folding.folded()
+        run = Run(self._run, read_before=self._known, defined_since=self._shard.definitions_waiting())
+        return analyse(run, self._config, folded=folded, capacity=self._shard.capacity)
+
+    def _judge_and_write(self) -> None:
+        begun = time.monotonic()
+        used = time.thread_time()
+        try:
+            from msmemscope.report.verdict import write_verdict
+
+            self._coordinator.write()
+            write_verdict(self._verdict())
+        except (OSError, MemscopeError):
+            pass  # no room, or deleted: the shard says so, and the next verdict may succeed
+        except Exception as error:  # noqa: BLE001 - the run is recorded all the same
+            if not self._told:
+                self._told = True
+                tell(f"aggregator: no verdict for now ({error!r})")
+        self._next = begun + max(EVERY_S, (time.thread_time() - used) / SHARE)
