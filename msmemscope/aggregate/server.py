@@ -49,6 +49,7 @@ GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
 MADE_AGAIN_S = 3.0  # a session directory that was deleted is there again within this time
 POLL_MS = 50
+LOCK_S = 1.0  # whoever asks whether a run is being recorded holds its lock for a moment
 
 
 def main(arguments: list[str]) -> int:
@@ -522,12 +523,16 @@ def _read_finish(path: Path) -> dict[str, Any]:
 def _lock(path: Path) -> int:
     """Makes sure that there is one aggregator per run. The lock ends with the descriptor."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise MemscopeError(f"{path} is in use by another aggregator; wait for its end") from None
-    return file
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(file)
+                raise MemscopeError(f"{path} is in use by another aggregator; wait for its end") from None
+            time.sleep(LOCK_S / 20)
 
 
 def _version() -> str:

@@ -40,6 +40,9 @@ from msmemscope.vocabulary import Kind
 DEFAULT_ROLL_ROWS = 1_000_000
 MOST_FOLDING = 2  # rolls that may wait for their folds; they are held in memory
 ROLL_USAGE_ROWS = 50_000
+# What analyze and export find of a run that is being recorded is at most a tenth of the run's length behind, within
+# these bounds: a long run must not consist of many small parts.
+SOONEST_ROLL_S, LATEST_ROLL_S = 5.0, 60.0
 ROLL_BYTES = 256 << 20  # of the journal: definitions and announcements have no rows
 RETRY_S = 1.0
 MAX_CAPACITIES = 1 << 20
@@ -112,8 +115,8 @@ class UsageFacts:
 
 class Shard:
     """`note` writes run.json: what a journal segment alone knows must stand there before it is deleted. It is called by
-    the thread that writes the tables. expected_agents: one per node of the job; None: not known. folding: gets each batch
-    that is stored; None: nobody asks for a verdict before the end."""
+    the thread that writes the tables. expected_agents: one per node of the job; None: not known. folding: gets each
+    batch that is stored; None: nobody asks for a verdict before the end."""
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class Shard:
         self._future: Future[None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="roll")
         self._retry_at = 0.0
+        self._begun_at = self._rolled_at = time.monotonic()
         self._said: set[str] = set()
         self.epoch = secrets.randbits(63)
         self.rings: dict[int, Ring] = {}
@@ -374,8 +378,12 @@ class Shard:
         return True
 
     def _is_due(self) -> bool:
-        """Is there enough for a part, of anything?"""
+        """Is there enough for a part, of anything, or anything that has waited long enough?"""
         pending = self._pending
+        now = time.monotonic()
+        patience = min(max((now - self._begun_at) / 10, SOONEST_ROLL_S), LATEST_ROLL_S)
+        if now - self._rolled_at >= patience and not pending.empty:
+            return True
         return pending.rows >= self._roll_rows or len(pending.usage) >= ROLL_USAGE_ROWS or pending.bytes >= ROLL_BYTES
 
     def _write(self, chunk: Chunk) -> None:
@@ -406,6 +414,7 @@ class Shard:
             return
         self._pending.segments = self._journal.rotate()
         self._rolling, self._pending = self._pending, Chunk()
+        self._rolled_at = time.monotonic()
         self._future = self._writer.submit(self._write, self._rolling)
 
     def _wait(self) -> None:

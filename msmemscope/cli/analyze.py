@@ -10,7 +10,7 @@ import click
 
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
-from msmemscope.cli.run_directory import config_of_run, open_run_directory, read_run_info
+from msmemscope.cli.run_directory import config_of_run, is_being_recorded, open_run_directory, read_run_info
 from msmemscope.progress import progress_bar
 
 
@@ -18,13 +18,18 @@ from msmemscope.progress import progress_bar
 @click.argument("run")
 def command(run: str) -> int:
     """Analyse a recorded run again: findings, cluster tables and per-device files are written anew, and the verdict
-    is printed.
+    is printed. While the run is being recorded the verdict is printed on what is stored, and nothing is written.
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
     importlib.import_module("msmemscope.collect.unsaved").make_run(Path(run))
     path = open_run_directory(run, to_write=True)
     info = read_run_info(path)
+    if is_being_recorded(path):
+        say("info", f"{path} is being recorded: this is said of what is stored of it; its files are written at its end")
+        with progress_bar() as progress:
+            click.echo(importlib.import_module("msmemscope.report.console").summary_text(path, progress=progress))
+        return 0
     if not info.get("finished", True):
         say("warning", f"{path} was not finished: what was stored until then is analysed")
     if importlib.import_module("msmemscope.aggregate.server").recover(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,23 @@ def open_run_directory(text: str, *, to_write: bool = False) -> Path:
         kind = "one run" if len(runs) == 1 else f"{len(runs)} runs"
         raise RunError(f"{text} is not a run, but holds {kind}: name one, such as {runs[-1]}")
     raise RunError(f"{text} is not a run: it holds no run.json; name a directory that msmemscope wrote")
+
+
+def is_being_recorded(run: Path) -> bool:
+    """Whether an aggregator is at work on it: it holds a lock on the directory (aggregate/server.py)."""
+    try:
+        directory = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(directory)
+    return False
 
 
 def read_run_info(run: Path) -> dict[str, Any]:
