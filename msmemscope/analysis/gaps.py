@@ -46,14 +46,15 @@ class PoolGaps:
     """None when no step of the pool counts: upstream prints zeros then."""
     largest: Gap | None
     empty_steps: int
-    """Steps in which nothing happened in the pool, or it never held a byte: they have no ratio and are left out."""
+    """Of the steps that have a row of their own, those in which nothing happened in the pool, or it never held a byte:
+    they have no ratio and are left out."""
 
 
 def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
     """MinGap and MaxGap per process, device and pool, ordered by those; complete steps from `first_step` on only.
 
-    `steps` holds at least process, device_type, device, pool, step, min_bytes, most_bytes and complete, in any order of
-    rows.
+    `steps` holds at least process, device_type, device, pool, step, steps, min_bytes, most_bytes and complete, in any
+    order of rows.
     """
     if not len(steps["step"]):
         return []
@@ -62,6 +63,7 @@ def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
     low = np.asarray(steps["min_bytes"])[order].astype(np.int64)
     high = np.asarray(steps["most_bytes"])[order].astype(np.int64)
     counts = np.asarray(steps["complete"])[order].astype(bool) & (step >= first_step)
+    counts &= np.asarray(steps["steps"])[order] == 1  # the fold keeps the rows of both ends by themselves
     keys = np.stack([np.asarray(steps[name])[order] for name in ("process", "device_type", "device", "pool")], axis=1)
     begins = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
     ends = np.r_[begins[1:], len(step)]

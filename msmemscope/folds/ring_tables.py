@@ -152,6 +152,7 @@ def _closed_steps(steps: Table, open_step: int, reached: int) -> Table:
         piece = {name: column[rows].copy() for name, column in steps.items()}
         piece["step"][:] = step
         piece["complete"][:] = complete
+        piece["steps"][:] = 1
         piece["start_ts"] = steps["end_ts"][rows].copy()
         for name in ("start_bytes", "peak_bytes", "min_bytes"):
             piece[name] = steps["end_bytes"][rows].copy()

@@ -138,6 +138,7 @@ def steps_table(tracked: Tracked) -> pa.Table:
         "device": _spread(steps, ("device_type", "device"), device_name),
         "pool": _spread(steps, ("pool", "device_type"), pool_name),
         "step": pa.array(np.asarray(steps["step"]).astype(np.int64)),
+        "steps": pa.array(np.asarray(steps["steps"]).astype(np.int64)),
         "complete": pa.array(np.asarray(steps["complete"]).astype(bool)),
         "start_ns": pa.array(start + offsets),
         "duration_ns": pa.array(np.maximum(end - start, 0)),

@@ -15,6 +15,7 @@ constexpr u8 kStep = static_cast<u8>(Kind::STEP);
 constexpr u8 kRangeEnd = static_cast<u8>(Kind::RANGE_END);
 constexpr u8 kLaunch = static_cast<u8>(Kind::KERNEL_LAUNCH);
 constexpr u8 kHal = static_cast<u8>(Pool::HAL);
+constexpr u32 kFirstStep = 2;  // analysis/steps.py
 constexpr u32 kIsStep = 1;  // aux of RANGE_END: the range was a step
 
 u64 birth_key(const Block& block) noexcept { return u64{block.site} << 32 | block.step; }
@@ -374,10 +375,10 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_sile
     if (rows < silent && most_silent > 1) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
     for (const u32 index : process.pools) {
         PoolState& pool = *pools_[index];
-        pool.open.end_ts = ts;
-        pool.closed.push_back(pool.open);
+        close_row(pool, ts);
         for (u32 step = next - rows; step < next; ++step) pool.closed.push_back(pool.open.next(step, ts));
         pool.open = pool.open.next(next, ts);
+        if (pool.closed.size() > kMaxStepRows) thin_rows(pool);
     }
 
     if (process.sums != nullptr) process.sums->close(process.step, next);
@@ -388,7 +389,63 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_sile
     process.step = next;
     process.step_start_ts = ts;
     process.begins.push_back(Begin{next, ts});
+    if (process.begins.size() > kMaxBegins) thin_begins(process);
     if (points_ > point_limit_) thin();
+}
+
+// Ends the row of the open step. A ratio of least to most, upstream's gap, counts from kFirstStep on.
+void BlockTracker::close_row(PoolState& pool, u64 ts) {
+    StepRow& row = pool.open;
+    row.end_ts = ts;
+    pool.closed.push_back(row);
+    if (row.step < kFirstStep || row.most_bytes <= 0) return;
+    const auto ratio = [](const StepRow& one) {
+        return static_cast<double>(one.min_bytes) / static_cast<double>(one.most_bytes);
+    };
+    if (!pool.smallest_gap || ratio(row) < ratio(*pool.smallest_gap)) pool.smallest_gap = row;
+    if (!pool.largest_gap || ratio(row) > ratio(*pool.largest_gap)) pool.largest_gap = row;
+}
+
+void BlockTracker::thin_rows(PoolState& pool) {
+    const auto stays = [&pool](const StepRow& row) {
+        return (pool.smallest_gap && row.step == pool.smallest_gap->step) ||
+               (pool.largest_gap && row.step == pool.largest_gap->step);
+    };
+    while (pool.closed.size() > kMaxStepRows / 4 * 3) {
+        pool.row_stride *= 2;
+        std::vector<StepRow> rows;
+        for (const StepRow& row : pool.closed) {
+            const bool joins = !rows.empty() && rows.back().step / pool.row_stride == row.step / pool.row_stride;
+            if (!joins || stays(rows.back()) || stays(row)) {
+                rows.push_back(row);
+                continue;
+            }
+            StepRow& before = rows.back();
+            StepRow both = row;
+            both.steps += before.steps;
+            both.start_bytes = before.start_bytes;
+            both.start_reserved = before.start_reserved;
+            both.start_ts = before.start_ts;
+            both.peak_bytes = std::max(both.peak_bytes, before.peak_bytes);
+            both.peak_reserved = std::max(both.peak_reserved, before.peak_reserved);
+            both.min_bytes = std::min(both.min_bytes, before.min_bytes);
+            both.most_bytes = std::max(both.most_bytes, before.most_bytes);
+            both.allocs += before.allocs;
+            both.frees += before.frees;
+            both.alloc_bytes += before.alloc_bytes;
+            both.freed_bytes += before.freed_bytes;
+            before = both;
+        }
+        pool.closed = std::move(rows);
+        if (pool.row_stride > pool.open.step) break;
+    }
+}
+
+// Every second begin goes: step_at() then knows the steps between as the one before.
+void BlockTracker::thin_begins(Process& process) {
+    std::size_t kept = 0;
+    for (std::size_t at = 0; at < process.begins.size(); at += 2) process.begins[kept++] = process.begins[at];
+    process.begins.resize(kept);
 }
 
 // One point in the tail for every site that changed in the step that closes now.
@@ -594,6 +651,7 @@ StepTable BlockTracker::steps() const {
             table.start_ts.push_back(row.start_ts);
             table.end_ts.push_back(complete ? row.end_ts : process.last_ts);
             table.complete.push_back(complete ? Bool::YES : Bool::NO);
+            table.steps.push_back(row.steps);
         };
         for (const StepRow& row : pool->closed) append(row, true);
         append(pool->open, false);

@@ -18,7 +18,8 @@
 //           there on, counts as an allocation of that step, and says nothing about when a step began.
 //
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
-// a site without a stack (anomaly folded_site). Steps: 16 bytes each, and 112 per step and pool. Points (what a site
+// a site without a stack (anomaly folded_site). Steps: 16 bytes for each of kMaxBegins at most, and 120 for each of
+// kMaxStepRows of a pool. Points (what a site
 // held at the end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all
 // processes becomes twice as coarse (stride): one point per site at the last step of every cell of `stride` steps, as
 // if that grid had been used from the start, and one for what it holds since its latest change in the cell that is
@@ -30,6 +31,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -83,7 +85,10 @@ inline constexpr std::size_t kAnomalies = static_cast<std::size_t>(Anomaly::COUN
 // Larger than the address space of any process we watch: a size beyond is damage, not a block.
 inline constexpr i64 kMaxBlockBytes = i64{1} << 47;
 // Steps without any event that still get a row each when a process skips them.
-inline constexpr u32 kMaxSilentSteps = 1u << 16;
+inline constexpr u32 kMaxSilentSteps = 1u << 13;
+// Rows of steps of one pool; beyond, neighbours become one. And steps whose begin is known of one process.
+inline constexpr std::size_t kMaxStepRows = 1u << 14;
+inline constexpr std::size_t kMaxBegins = 1u << 16;
 
 // One column of a batch. The bytes come from messages and files, so they need not be aligned.
 template <typename T>
@@ -194,6 +199,7 @@ private:
         u64 allocs = 0, frees = 0, alloc_bytes = 0, freed_bytes = 0;
         u64 start_ts = 0, end_ts = 0;
 
+        u32 steps = 1;           // in this row, of which `step` is the last
         bool has_level = false;  // something happened in it
         void note_level() noexcept;
         void forget_levels() noexcept;
@@ -228,6 +234,9 @@ private:
         SiteIndex sites;
         StepRow open;                 // the current step
         std::vector<StepRow> closed;  // the steps before
+        u32 row_stride = 1;           // rows of the same cell of so many steps are one
+        // The steps in which the pool fell furthest, and least, below its most: their rows stay by themselves.
+        std::optional<StepRow> smallest_gap, largest_gap;
         // Addresses in order, for an ACCESS into the middle of a block. Made when the first such event is enriched:
         // keeping it costs more than all the rest, and most runs have no ACCESS.
         std::unique_ptr<std::set<u64>> ordered;
@@ -292,6 +301,9 @@ private:
     void begin_clock(Process& process, u64 ts);
     void close_steps(Process& process, u32 next, u64 ts, u32 most_silent);
     void forget_levels(Process& process) noexcept;
+    static void close_row(PoolState& pool, u64 ts);
+    static void thin_rows(PoolState& pool);
+    static void thin_begins(Process& process);
     void write_points(Process& process);
     void finish_cell(Process& process);
     void add_to_grid(Process& process, const Point& point, u32 step);

@@ -80,9 +80,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(Bool, late)
 
 // One row per step of every process and pool since the pool's first event, the open step included (complete is
-// false). Of steps in a row in which a worker did nothing only the last. *_bytes:
-// our running sum of live bytes; *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step
-// ends where the next begins.
+// false). Of steps in a row in which a worker did nothing only the last. *_bytes: our running sum of live bytes;
+// *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step ends where the next begins.
+// steps: how many are in the row, whose last is `step`; more than one only in long runs (kMaxStepRows).
 #define MEMSCOPE_STEP_COLUMNS(X) \
     X(u32, process)              \
     X(u8, device_type)           \
@@ -103,7 +103,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, freed_bytes)          \
     X(u64, start_ts)             \
     X(u64, end_ts)               \
-    X(Bool, complete)
+    X(Bool, complete)            \
+    X(u32, steps)
 
 // Blocks; grouped by pool, within it in the order of allocation. attr: of the driver's blocks (HAL) the flag word that
 // they were asked with, else 0. launches: kernels that the process had launched before. late: it has ended in the open

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis import blocks
+from msmemscope.analysis.gaps import gap_table
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20
@@ -285,7 +286,7 @@ def wanted_steps(model: Model) -> list[tuple[Any, ...]]:
         for number, row in enumerate(table):
             complete = number + 1 < len(table)
             end_ts = row["end_ts"] if complete else model.processes[pool[0]].last_ts
-            wanted.append((*pool, *(row | {"end_ts": end_ts}).values(), complete))
+            wanted.append((*pool, *(row | {"end_ts": end_ts}).values(), complete, 1))
     return wanted
 
 
@@ -313,7 +314,7 @@ def assert_same(tracker: BlockTracker, model: Model) -> None:
     assert {(keys[site], birth): what for site, birth, *what in survivors(tracker)} == expected
 
     steps = tracker.steps()
-    assert list(steps) == [*POOL_KEY, *Model.step_row(0, 0, 0, 0), "complete"]
+    assert list(steps) == [*POOL_KEY, *Model.step_row(0, 0, 0, 0), "complete", "steps"]
     assert sorted(rows(steps)) == sorted(wanted_steps(model))
 
     live = tracker.live()
@@ -615,9 +616,37 @@ def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -
 def test_a_damaged_step_number_costs_bounded_memory() -> None:
     tracker = tracker_of(malloc(1, 10), malloc(2, 10, step=4_000_000_000))
     steps = tracker.steps()["step"].tolist()
-    assert len(steps) == 65_536 + 2
+    assert len(steps) == 8_192 + 2
     assert steps[-2:] == [3_999_999_999, 4_000_000_000]
-    assert rows(tracker.anomalies()) == [(0, "step_jump", 4_000_000_000 - 1 - 65_536, 0)]
+    assert rows(tracker.anomalies()) == [(0, "step_jump", 4_000_000_000 - 1 - 8_192, 0)]
+
+
+def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:
+    """50,000 steps, each of them 8 bytes higher; one falls further below its most than any other, one least. Sums, peaks
+    and both ends of the gap table are kept."""
+    tracker = BlockTracker()
+    tracker.add_process(0)
+    number = 50_000
+    for start in range(0, number, 1000):
+        events = []
+        for step in range(start, start + 1000):
+            size = {333: 10_000_000, 40_001: 1}.get(step, 1000)
+            events += [malloc(1 << 40 | step, 8, step=step, ts=step), malloc(7, size, step=step, ts=step)]
+            events += [free(7, step=step, ts=step)]
+        feed(tracker, events)
+    table = tracker.steps()
+    assert len(table["step"]) <= 16_384
+    assert int(table["steps"].sum()) == number
+    assert int(table["allocs"].sum()) == 2 * number
+    assert table["step"].tolist() == sorted(table["step"].tolist())
+    assert int(table["peak_bytes"].max()) == 8 * 334 + 10_000_000
+    ends = (table["step"].astype(np.int64) + 1) * 8
+    assert table["end_bytes"].tolist() == ends.tolist()
+    assert table["start_bytes"].tolist() == [0, *ends[:-1].tolist()]
+    (gaps,) = gap_table(table)
+    assert gaps.smallest is not None
+    assert gaps.largest is not None
+    assert (gaps.smallest.step, gaps.largest.step) == (333, 40_001)
 
 
 def test_too_many_sites_are_folded_and_counted() -> None:
@@ -711,7 +740,7 @@ def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
 def process(ring: int, parent_ring: int = 0, rank: int | None = 0, ended_ns: int = 0) -> Any:
     return SimpleNamespace(
         ring=ring, parent_ring=parent_ring, rank=rank, attempt=0, pid=ring, host="", program="train.py", command="",
-        ended_ns=ended_ns,
+        ended_ns=ended_ns, created_ns=0,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ def steps_table(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         "min_bytes": 0,
         "most_bytes": 0,
         "complete": True,
+        "steps": 1,
     }
     return {name: np.array([{**defaults, **row}[name] for row in rows]) for name in defaults}
 
