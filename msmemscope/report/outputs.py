@@ -16,10 +16,10 @@ from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Analysis, Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
-from msmemscope.report.cluster import put_in_place, write_cluster
 from msmemscope.report.console import plain_text
 from msmemscope.report.summary import Summary, skipped_files
 from msmemscope.report.upstream_files import write_upstream_files
+from msmemscope.report.verdict import write_verdict
 from msmemscope.tables import Run
 
 
@@ -55,7 +55,8 @@ def write_outputs(
     tell: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Analyses a run and writes everything. `config`: how it is written; by default as the run was recorded.
-    `analysis`: where it has been judged already. `tell` gets the verdict as soon as it stands, ahead of everything long.
+    `analysis`: where it has been judged already. `tell` gets the verdict as soon as it stands, ahead of everything
+    long.
 
     RunError when it is not a run; OutputError, after everything else was written, when something could not be.
     """
@@ -67,8 +68,7 @@ def write_outputs(
     if tell is not None:
         tell(outcome.text)
 
-    outcome.files += _written(outcome, "summary.txt", lambda: [_write_text(run.path / "summary.txt", outcome.text)])
-    outcome.files += _written(outcome, "cluster/", lambda: write_cluster(run.path, analysis.tracked, summary))
+    outcome.files += _written(outcome, "cluster/", lambda: write_verdict(analysis))
     outcome.files += _written(outcome, "blocks/", lambda: _write_blocks(run, progress))
 
     def per_device() -> list[Path]:
@@ -102,9 +102,3 @@ def _written(outcome: Outcome, what: str, write: Callable[[], list[Path]]) -> li
         reason = error.strerror or str(error)
         outcome.failures.append(f"cannot write {what} of {outcome.run_path}: {reason}")
         return []
-
-
-def _write_text(path: Path, text: str) -> Path:
-    with put_in_place(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-    return path

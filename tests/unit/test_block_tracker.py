@@ -622,8 +622,8 @@ def test_a_damaged_step_number_costs_bounded_memory() -> None:
 
 
 def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:
-    """50,000 steps, each of them 8 bytes higher; one falls further below its most than any other, one least. Sums, peaks
-    and both ends of the gap table are kept."""
+    """50,000 steps, each of them 8 bytes higher; one falls further below its most than any other, one least.
+    Sums, peaks and both ends of the gap table are kept."""
     tracker = BlockTracker()
     tracker.add_process(0)
     number = 50_000
