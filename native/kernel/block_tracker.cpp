@@ -16,7 +16,7 @@ constexpr u8 kRangeEnd = static_cast<u8>(Kind::RANGE_END);
 constexpr u8 kLaunch = static_cast<u8>(Kind::KERNEL_LAUNCH);
 constexpr u8 kHal = static_cast<u8>(Pool::HAL);
 constexpr u32 kFirstStep = 2;  // analysis/steps.py
-constexpr u32 kIsStep = 1;  // aux of RANGE_END: the range was a step
+constexpr u32 kIsStep = 1;     // aux of RANGE_END: the range was a step
 
 u64 birth_key(const Block& block) noexcept { return u64{block.site} << 32 | block.step; }
 
