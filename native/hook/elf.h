@@ -16,6 +16,7 @@ public:
     bool is_usable() const noexcept { return symbols_ != nullptr && strings_ != nullptr; }
     bool contains(const void* address) const noexcept;
     const char* path() const noexcept { return path_; }
+    const void* headers() const noexcept { return headers_; }  // no other object that is loaded has the same
 
     // The address of an exported symbol defined in this object, or nullptr. Uses DT_GNU_HASH; an object with only
     // DT_HASH is searched linearly.

@@ -5,6 +5,7 @@
 
 #include "hook/elf.h"
 #include "hook/interpreter.h"
+#include "hook/known_objects.h"
 #include "hook/spin_lock.h"
 #include "stack/frame_rules.h"
 
@@ -26,6 +27,9 @@ std::atomic<u64> g_unloads_seen{0};
 std::atomic<bool> g_calls_watched{false};  // some object calls a function that is watched
 
 u32 slots_of_hook[kMostHooks];  // by position in for_each_hook; for doctor
+std::atomic<const Hook*> g_hook_at[kMostHooks];
+KnownObjects g_known;  // of who holds g_scanning
+std::atomic<u32> g_looked_through{0};
 
 template <typename Visit>
 void for_each_hook(const Visit& visit) noexcept {
@@ -40,6 +44,7 @@ void for_each_object(const Visit& visit) noexcept {
     dl_iterate_phdr(
         [](dl_phdr_info* info, std::size_t, void* context) {
             const LoadedObject object(*info);
+            g_known.keep_while_loaded(info->dlpi_subs);
             // Our own slots stay as they are: we call the originals.
             if (object.is_usable() && !object.contains(reinterpret_cast<const void*>(&g_installed)))
                 (*static_cast<const Visit*>(context))(object);
@@ -78,8 +83,9 @@ u32 beginning_of(const char* name) noexcept {
     return (hash ^ hash >> 12) & 4095;
 }
 
-void note_beginnings() noexcept {
-    for_each_hook([](const HookTable&, const Hook& hook, u32) {
+void note_hooks() noexcept {
+    for_each_hook([](const HookTable&, const Hook& hook, u32 position) {
+        g_hook_at[position].store(&hook, std::memory_order_relaxed);
         const u32 bit = beginning_of(hook.symbol);
         g_beginnings[bit / 64].fetch_or(u64{1} << bit % 64, std::memory_order_relaxed);
     });
@@ -98,6 +104,33 @@ const Hook* hook_named(const char* name, u32& position) noexcept {
     return found;
 }
 
+template <typename Visit>
+void look_for_calls(const LoadedObject& object, const Visit& visit) noexcept {
+    object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot how) {
+        u32 position = 0;
+        if (hook_named(name, position) != nullptr) visit(Call{slot, position, how});
+    });
+}
+
+// nullptr when there is no room for more.
+const KnownObject* known(const LoadedObject& object) noexcept {
+    bool is_new = false;
+    KnownObject* const found = g_known.of(object.headers(), is_new);
+    if (!is_new) return found;
+    g_looked_through.fetch_add(1, std::memory_order_relaxed);
+    for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
+        if (object.find(hook.symbol) != nullptr) found->note_definition(position);
+    });
+    look_for_calls(object, [&](const Call& call) { g_known.note_call(*found, call); });
+    return found;
+}
+
+template <typename Visit>
+void for_each_call(const LoadedObject& object, const Visit& visit) noexcept {
+    const KnownObject* const found = known(object);
+    if (found == nullptr || !g_known.for_each_call(*found, visit)) look_for_calls(object, visit);
+}
+
 void keep_loaded(const void* function) noexcept {
     Dl_info info = {};
     if (dladdr(function, &info) != 0 && info.dli_fname != nullptr)
@@ -110,10 +143,13 @@ void find_originals() noexcept {
     void* first[kMostHooks] = {};
     bool still_there[kMostHooks] = {};
     for_each_object([&](const LoadedObject& object) {
+        const KnownObject* const what = known(object);
+        if (what != nullptr && !what->defines_any()) return;
         for_each_hook([&](const HookTable&, const Hook& hook, u32 position) {
-            const void* known = hook.original->load(std::memory_order_relaxed);
+            if (what != nullptr && !what->defines(position)) return;
+            const void* original = hook.original->load(std::memory_order_relaxed);
             // Whatever was loaded over an object that is gone lies at the same addresses without being it.
-            if (known != nullptr && object.contains(known) && object.find(hook.symbol) == known)
+            if (original != nullptr && object.contains(original) && object.find(hook.symbol) == original)
                 still_there[position] = true;
             if (first[position] == nullptr) first[position] = object.find(hook.symbol);
         });
@@ -141,13 +177,13 @@ u32 write_replacements() noexcept {
     u32 total = 0;
     memset(slots_of_hook, 0, sizeof slots_of_hook);
     for_each_object([&](const LoadedObject& object) {
-        object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot how) {
-            u32 position = 0;
-            const Hook* hook = hook_named(name, position);
-            const void* const original = hook != nullptr ? hook->original->load(std::memory_order_relaxed) : nullptr;
+        for_each_call(object, [&](const Call& call) {
+            const Hook* const hook = g_hook_at[call.hook].load(std::memory_order_relaxed);
+            void** const slot = call.slot;
+            const void* const original = hook->original->load(std::memory_order_relaxed);
             if (original == nullptr) return;
             const void* const now = __atomic_load_n(slot, __ATOMIC_RELAXED);
-            const bool is_data = how == LoadedObject::Slot::DATA;
+            const bool is_data = call.how == LoadedObject::Slot::DATA;
             if (is_data ? now != original && now != hook->replacement : leads_elsewhere(object, *hook, slot)) return;
             if (!object.is_relocated(slot)) {
                 // Another thread is loading this object right now: look again at the next dlsym.
@@ -155,7 +191,7 @@ u32 write_replacements() noexcept {
                 return;
             }
             if (now != hook->replacement && !object.write_slot(slot, hook->replacement)) return;
-            ++slots_of_hook[position];
+            ++slots_of_hook[call.hook];
             ++total;
             if (hook->replacement != reinterpret_cast<void*>(watching_dlsym))
                 g_calls_watched.store(true, std::memory_order_relaxed);
@@ -203,29 +239,34 @@ __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* h
 }  // namespace
 
 u32 install_hooks() noexcept {
-    note_beginnings();
+    note_hooks();
     find_interpreter();
     g_installed.store(true, std::memory_order_release);
     return scan();
 }
 
 void remove_hooks() noexcept {
+    note_hooks();
     g_installed.store(false, std::memory_order_release);
-    for (u32 looks = 0; g_scanning.exchange(true, std::memory_order_acquire);) wait_a_moment(looks);
+    const SpinLock lock(g_scanning);
     for_each_object([](const LoadedObject& object) {
-        object.for_each_slot([&](const char* name, void** slot, LoadedObject::Slot) {
-            u32 position = 0;
-            const Hook* hook = hook_named(name, position);
-            if (hook != nullptr && *slot == hook->replacement)
-                object.write_slot(slot, hook->original->load(std::memory_order_relaxed));
+        for_each_call(object, [&](const Call& call) {
+            const Hook* const hook = g_hook_at[call.hook].load(std::memory_order_relaxed);
+            if (*call.slot == hook->replacement)
+                object.write_slot(call.slot, hook->original->load(std::memory_order_relaxed));
         });
     });
     memset(slots_of_hook, 0, sizeof slots_of_hook);
-    g_scanning.store(false, std::memory_order_release);
 }
 
+u32 objects_looked_through() noexcept { return g_looked_through.load(std::memory_order_relaxed); }
+
 void describe_hooks(HookVisitor visit, void* context) noexcept {
-    find_originals();
+    note_hooks();
+    {
+        const SpinLock lock(g_scanning);
+        find_originals();
+    }
     for_each_hook([&](const HookTable& table, const Hook& hook, u32 position) {
         const void* original = hook.original->load(std::memory_order_relaxed);
         Dl_info info = {};

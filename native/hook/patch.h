@@ -15,6 +15,7 @@
 
 #include <atomic>
 
+#include "hook/known_objects.h"
 #include "record/record.h"
 
 namespace memscope {
@@ -32,7 +33,8 @@ struct HookTable {
     u32 count;
 };
 
-inline constexpr u32 kMostHooks = 128;  // of all tables; a test fails when they are full
+// Of all tables; a test fails when they are full.
+inline constexpr u32 kMostHooks = KnownObjects::kMostHooks;
 
 // The sources' tables, defined in native/source/*.cpp.
 extern const HookTable kC10Hooks;
@@ -48,6 +50,9 @@ extern const HookTable kMstxHooks, kTorchNpuHooks;
 // replacement afterwards.
 u32 install_hooks() noexcept;
 void remove_hooks() noexcept;
+
+// How often an object was looked through so far: once for each, unless some were unloaded in between.
+u32 objects_looked_through() noexcept;
 
 // For `doctor`: per hook, the object that defines it (nullptr: none is loaded) and the slots patched.
 using HookVisitor = void (*)(void* context, const char* source, const char* symbol, const char* defined_in, u32 slots);

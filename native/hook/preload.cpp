@@ -49,6 +49,9 @@ extern "C" __attribute__((visibility("default"))) unsigned memscope_install_hook
     return memscope::install_hooks();
 }
 extern "C" __attribute__((visibility("default"))) void memscope_remove_hooks() { memscope::remove_hooks(); }
+extern "C" __attribute__((visibility("default"))) unsigned memscope_objects_looked_through() {
+    return memscope::objects_looked_through();
+}
 extern "C" __attribute__((visibility("default"))) void memscope_describe_hooks(memscope::HookVisitor visit,
                                                                                void* context) {
     memscope::describe_hooks(visit, context);

@@ -25,6 +25,7 @@ extern "C" {
 unsigned memscope_install_hooks();
 void memscope_remove_hooks();
 void memscope_describe_hooks(HookVisitor visit, void* context);
+unsigned memscope_objects_looked_through();
 void early_allocate(void* ptr, std::size_t bytes);
 void early_release(void* ptr);
 void early_cuda(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved, int device);
@@ -107,6 +108,54 @@ CASE(an_object_loaded_later_is_hooked_before_its_first_use) {
     allocate(kBlock, 64);
     CHECK_EQUAL(own_memory_events().size(), before + 1);
     dlclose(library);
+}
+
+CASE(an_object_is_looked_through_once_while_nothing_is_unloaded) {
+    void* first = dlopen(C10_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    CHECK(dlsym(first, "fake_news") != nullptr);
+    const u32 before = memscope_objects_looked_through();
+    CHECK(before > 0);
+    memscope_install_hooks();
+    CHECK_EQUAL(memscope_objects_looked_through(), before);
+    void* library = dlopen(LATE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    CHECK(dlsym(library, "late_allocate") != nullptr);
+    CHECK_EQUAL(memscope_objects_looked_through(), before + 1);
+    dlclose(library);
+    // Another may lie where it was: with what was loaded since, everything is looked through again.
+    library = dlopen(LATE_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    auto allocate = reinterpret_cast<void (*)(void*, std::size_t)>(dlsym(library, "late_allocate"));
+    CHECK(memscope_objects_looked_through() > before + 2);
+    const auto events = own_memory_events().size();
+    allocate(kBlock, 64);
+    CHECK_EQUAL(own_memory_events().size(), events + 1);
+    dlclose(library);
+    dlclose(first);
+}
+
+CASE(what_does_not_fit_among_the_known_objects_is_said_and_the_rest_stays) {
+    static KnownObjects known;
+    static char headers[1 << 12];
+    known.keep_while_loaded(1);
+    bool is_new = false;
+    u32 kept = 0;
+    for (char& header : headers) {
+        KnownObject* object = known.of(&header, is_new);
+        if (object == nullptr) break;
+        CHECK(is_new);
+        ++kept;
+        for (u32 i = 0; i < 5; ++i) known.note_call(*object, Call{nullptr, kept, LoadedObject::Slot::GOT});
+    }
+    CHECK_EQUAL(kept, 1024u);
+    u32 calls = 0, without = 0;
+    for (u32 i = 0; i < kept; ++i) {
+        const KnownObject* object = known.of(&headers[i], is_new);
+        CHECK(object != nullptr && !is_new);
+        if (!known.for_each_call(*object, [&](const Call& call) { calls += call.hook == i + 1 ? 1 : 0; })) ++without;
+    }
+    CHECK_EQUAL(calls, (kept - without) * 5);
+    CHECK(without > 0 && without < kept);
+    known.keep_while_loaded(2);
+    CHECK(known.of(&headers[7], is_new) != nullptr && is_new);
 }
 
 CASE(dlsym_of_a_hooked_name_gives_the_replacement) {
