@@ -119,6 +119,10 @@ test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; ski
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
 	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
 
+.PHONY: corpus
+corpus: setup ## how often the judge is right about programs whose truth is known, put into docs/verdicts.md; some 10 minutes
+	python tests/corpus/evaluate.py --processes $(JOBS) --write docs/verdicts.md
+
 .PHONY: torture
 torture: setup ## TORTURE_ROUNDS (50) of killing every process, filling and deleting the disk at random; tests have a short form
 	TORTURE_ROUNDS=$(TORTURE_ROUNDS) pytest $(PYTEST_JOBS) -s tests/torture

@@ -208,7 +208,10 @@ def join_calls(causes: Iterable[Cause]) -> list[Cause]:
         by_call: dict[object, list[Cause]] = defaultdict(list)
         for number, cause in enumerate(members):
             sample = cause.largest
-            call = None if cause.absorbed else call_below_loop(sample.stack, sample.loop_stack)
+            call = None
+            if not cause.absorbed:
+                # A call that did not come to its end may be the one that usually makes the step.
+                call = call_below_loop(sample.stack, sample.loop_stack, also_loop=sample.claim.beside)
             by_call[call or number].append(cause)
         for of_call in by_call.values():
             of_call.sort(key=lambda cause: cause.largest.first_ts)

@@ -140,12 +140,17 @@ def of_parameters(stack: Sequence[Frame]) -> bool:
     return any("/torch/optim/" in frame.file or frame.file.endswith("torch/autograd/graph.py") for frame in inner)
 
 
-def call_below_loop(stack: Sequence[Frame], step_stack: Sequence[Frame]) -> tuple[tuple[str, str, int], ...] | None:
-    """The call of the innermost user function, by its callers up to the loop; None where that function is the loop
-    itself, a module's forward() or not below the loop: (file, function, 0), then (file, function, line) of callers."""
+def call_below_loop(
+    stack: Sequence[Frame], step_stack: Sequence[Frame], *, also_loop: bool
+) -> tuple[tuple[str, str, int], ...] | None:
+    """The call of the innermost user function, by its callers up to the loop; None where that function is a module's
+    forward(), not below the loop, or (but for `also_loop`) the loop itself: (file, function, 0), then (file, function,
+    line) of callers."""
     loop, user = loop_index(stack, step_stack), user_index(stack)
-    if loop is None or user >= loop or module_index(stack[user:loop]) is not None:
+    if loop is None or user >= loop + also_loop or module_index(stack[user:loop]) is not None:
         return None
+    if user == loop:
+        loop = len(stack) - 1  # who called it
     mine = stack[user]
     callers = tuple((frame.file, frame.function, frame.line) for frame in stack[user + 1 : loop + 1])
     return ((mine.file, mine.function, 0), *callers)

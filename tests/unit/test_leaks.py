@@ -14,6 +14,7 @@ from simulated_job import (
     MODEL,
     MODULE,
     SITE,
+    STEP_STACK,
     TRAIN,
     Block,
     Frame,
@@ -638,6 +639,32 @@ def test_the_locals_of_a_call_whose_exception_is_kept_are_one_finding():
     assert [part["line"] for part in found.evidence["absorbed"]] == [14]
     assert "one call of train_one()" in found.advice
     assert "traceback" in found.advice
+
+
+def test_the_call_that_failed_may_be_the_one_that_makes_the_step():
+    """train_one() ends with optimizer.step(), so it is taken for the loop. Where it fails, it has run twice by the
+    end of the step; a list that is appended to now and then has not."""
+    job = Job(step_stack=(STEP_STACK[0], Frame(TRAIN, "train_one", 18), Frame(TRAIN, "<module>", 900)))
+    call = Frame(TRAIN, "<module>", 900)
+    made: list[Block] = []
+
+    def plant(worker: Worker, i: int) -> None:
+        for failed in [True, False] if i % 3 == 0 else [False]:
+            for line in (13, 14):
+                block = worker.alloc((Frame(TRAIN, "train_one", line), call), 64 * KIB)
+                if not failed:
+                    made.append(block)
+        for line in (23, 24):
+            block = worker.alloc((Frame(TRAIN, "train_one", line), call), 64 * KIB)
+            if i % 3:
+                made.append(block)
+        while made:
+            worker.free(made.pop())
+
+    train_on(job, [job.process(0)], plant, 60)
+    found = sorted(leaks(job), key=lambda one: one.line)
+    assert [one.line for one in found] == [13, 23, 24]
+    assert [part["line"] for part in found[0].evidence["absorbed"]] == [14]
 
 
 def test_lists_in_the_loop_or_in_other_calls_stay_apart():

@@ -57,13 +57,17 @@ class Claim:
     """Of births with random lives, for the false discovery rate over sites. Never shown."""
     steps_to_decide: int | None = None
     """How many more steps would tell; None: nobody knows, or nothing is open."""
+    beside: bool = False
+    """What stays comes on top of what each step makes at the site: the code ran once more in those steps, and did not
+    come to the end of a step."""
 
-    def outlook(self, unit: str = "step") -> str:
-        """What would decide it, as a clause; "" when nothing is open or nobody knows."""
+    def outlook(self, one: str = "step", many: str = "steps") -> str:
+        """What would decide it, as a clause; "" when nothing is open or nobody knows. What a step is called may differ:
+        where a process has none, it is a window of time."""
         if self.steps_to_decide is None:
             return ""
         count = _rounded(self.steps_to_decide)
-        return f"{count:,} more {unit}{'' if count == 1 else 's'} would tell"
+        return f"{count:,} more {one if count == 1 else many} would tell"
 
     def as_growth(self, reason: str, steps_to_decide: int | None = None) -> Claim:
         """The same site, claimed less."""
@@ -100,6 +104,18 @@ def figures(stats: SiteStats, events: Ints) -> Figures:
     else:
         rate = float(kept[events[:-1]].sum()) / max(int(events[-1] - events[0]), 1)
     return Figures(first, total, count, rate)
+
+
+def beside(stats: SiteStats, events: Ints) -> bool:
+    """Whether births at `events` (places) exceed those of the other places by what stays of them."""
+    others = np.ones(len(stats.born_blocks), bool)
+    others[: int(events[0])] = False
+    others[events] = False
+    born = stats.born_blocks[others]
+    if len(born) < 3 or typical(born) == 0:
+        return False
+    more = stats.born_blocks[events] >= typical(born) + stats.alive_blocks[events]
+    return bool(more.mean() >= 0.7)
 
 
 def usual(values: npt.NDArray[Any]) -> int | None:

@@ -126,18 +126,23 @@ def _fraction(a: float, b: float, term: Callable[[int], tuple[float, float]]) ->
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that falls from `low` to `high` is zero, to 12 digits: false position, with the value of the
-    end that stays halved, so that both ends move."""
+    """Where a function that falls from `low` to `high` is zero, to 11 digits: false position by the Illinois rule,
+    which halves the value at an end that stays (Dowell & Jarratt, BIT 11 (1971), 168-174)."""
     at_low, at_high = falling(low), falling(high)
+    side = 0
     for _ in range(200):
         middle = (low * at_high - high * at_low) / (at_high - at_low)
         if not low < middle < high:
             middle = (low + high) / 2
         value = falling(middle)
-        if value == 0 or high - low <= 1e-13 * abs(high):
+        if value == 0 or high - low <= 1e-11 * abs(high):
             return middle
         if value > 0:
-            low, at_low, at_high = middle, value, at_high / 2
+            low, at_low = middle, value
+            at_high, side = (at_high / 2 if side > 0 else at_high), 1
         else:
-            high, at_high, at_low = middle, value, at_low / 2
+            high, at_high = middle, value
+            at_low, side = (at_low / 2 if side < 0 else at_low), -1
+        if abs(value) < 1e-14:
+            return middle
     return (low + high) / 2

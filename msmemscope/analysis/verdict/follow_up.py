@@ -49,8 +49,6 @@ class FollowUp:
     """No old block ever died, or enough did for the tail test to tell them from those that stay."""
     p_value: float
     p_tail: float
-    hazard_high: float
-    """Upper 95 % bound of the deaths per block and step from that age on."""
     deaths: int
     exposure: float
     """Block steps watched from that age on."""
@@ -60,6 +58,11 @@ class FollowUp:
     """Block steps watched from that age on."""
     null_life: float
     """Steps: the mean life to be refuted."""
+
+    @property
+    def hazard_high(self) -> float:
+        """Upper 95 % bound of the deaths per block and step from that age on."""
+        return gamma_quantile(self.deaths + 1, 0.95) / self.exposure if self.exposure > 0 else 1.0
 
     def age_in_places(self, stats: SiteStats) -> int:
         return -(-self.age // stats.stride)
@@ -71,7 +74,6 @@ class FollowUp:
             self,
             age=self.quiet_age,
             p_value=float(np.exp(-watched / self.null_life)),
-            hazard_high=gamma_quantile(1, 0.95) / watched if watched > 0 else 1.0,
             deaths=0,
             exposure=watched,
         )
@@ -81,7 +83,7 @@ def follow_up(stats: SiteStats, last: int, span: int, limits: Limits) -> FollowU
     """`last`: the last place. `span`: places since the oldest survivors' births."""
     watch = _watched(stats, last)
     if watch is None:
-        return FollowUp(OLD_AGE, False, 1.0, 1.0, 1.0, int(stats.ages[1:].sum()), 0.0, last * stats.stride, 0.0, 1.0)
+        return FollowUp(OLD_AGE, False, 1.0, 1.0, int(stats.ages[1:].sum()), 0.0, last * stats.stride, 0.0, 1.0)
     deaths, exposure, log_exposure, all_deaths, all_log = watch
     together = _together(stats.old_blocks)
     quiet = int(np.searchsorted(-deaths, 0))
@@ -109,7 +111,6 @@ def follow_up(stats: SiteStats, last: int, span: int, limits: Limits) -> FollowU
         separated=old == 0 or not few,
         p_value=p_value,
         p_tail=p_tail,
-        hazard_high=gamma_quantile(float(deaths[best]) + 1, 0.95) / watched if watched > 0 else 1.0,
         deaths=round(float(deaths[best]) * together),
         exposure=watched * together,
         quiet_age=int(AGE_EDGES[OLD_AGE + quiet]),

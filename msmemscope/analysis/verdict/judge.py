@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LARGER, LEAK, LEVEL, Claim, figures
+from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LARGER, LEAK, LEVEL, Claim, beside, figures
 from msmemscope.analysis.verdict.distributions import normal_quantile
 from msmemscope.analysis.verdict.follow_up import FollowUp, follow_up, immortal_share
 from msmemscope.analysis.verdict.level import (
@@ -185,6 +185,7 @@ def _claim(
         share=immortal_share(stats, follow, supply.begin, last),
         p_value=min(1.0, p_value * evidence),
         steps_to_decide=None if wait is None else wait * stats.stride,
+        beside=beside(stats, supply.events),
     )
 
 

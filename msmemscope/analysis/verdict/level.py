@@ -25,6 +25,11 @@ def level_follows(stats: SiteStats, age: int, supply: Supply, last: int, limits:
     recent = level[last - quarter + 1 :].mean() - level[max(last - 2 * quarter + 1, 0) : last - quarter + 1].mean()
     if recent < limits.follows * rate * quarter - _noise(level, quarter):
         return False
+    # Up to the last place it rose by the same number each time: then it has just dropped the first block, which may be
+    # one of the start.
+    rises = np.diff(level[begin:])
+    if stats.stride == 1 and len(rises) >= 4 and rises[-1] < rises[0] and (rises[:-1] == rises[0]).all():
+        return False
     # It began late to free old blocks, or (a container of the best, which turns new ones away) young ones.
     for deaths in (stats.old_blocks, stats.freed_blocks - stats.old_blocks):
         freed = np.flatnonzero(deaths[1:] > 0) + 1
