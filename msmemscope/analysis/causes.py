@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msmemscope.analysis.frames import (
@@ -192,7 +193,7 @@ def join_modules(causes: Iterable[Cause]) -> list[Cause]:
                 for cause in rest
                 if not cause.absorbed
                 and all(of_parameters(leak.stack) for leak in cause.leaks)
-                and _same_rhythm(maker.largest.claim, cause.largest.claim)
+                and all(_same_beat(maker.largest.claim, leak.claim) for leak in cause.leaks)
             ]
             if mine and sum(cause.bytes_per_step for cause in mine) <= _STATES * maker.bytes_per_step:
                 maker.absorbed, maker.keeps = mine, MODULE
@@ -328,6 +329,14 @@ def _same_rhythm(one: Claim, other: Claim) -> bool:
     a = {step for step in one.events if step < end}
     b = {step for step in other.events if step < end}
     return len(a & b) >= _SAME_RHYTHM * len(a | b) > 0
+
+
+def _same_beat(one: Claim, other: Claim) -> bool:
+    """In the same steps, or at the same distance: the gradients that stay are those of a module's last backward()."""
+    if _same_rhythm(one, other):
+        return True
+    gaps = [sorted({b - a for a, b in pairwise(sorted(claim.events))}) for claim in (one, other)]
+    return len(gaps[0]) == 1 and gaps[0] == gaps[1]
 
 
 def _blocks_per_event(claim: Claim) -> float:

@@ -694,6 +694,24 @@ def test_a_kept_module_with_its_gradients_is_one_finding():
     assert "hook or lambda" in found.advice
 
 
+def test_a_module_kept_for_each_epoch_is_one_finding_too():
+    """The gradients that stay are those of its last step, one step before the next module is made."""
+
+    def plant(worker: Worker, i: int) -> None:
+        if i % 4 == 0:
+            worker.alloc(stack(Frame(MODEL, "__init__", 13), at(40), inner=PARAMETERS), 64 * KIB)
+            worker.alloc(stack(at(42), inner=ADAM), 128 * KIB)
+        held = _state(worker, "gradients")
+        new = worker.alloc(stack(at(41), inner=BACKWARD), 64 * KIB)
+        if held and i % 4:
+            worker.free(held.pop())
+        held[:] = [new]
+
+    (found,) = leaks(train(Job(), 1, 64, plant=plant))
+    assert (found.file, found.line, found.bytes_per_step) == (MODEL, 13, 64 * KIB)
+    assert sorted(part["line"] for part in found.evidence["absorbed"]) == [41, 42]
+
+
 def test_gradients_alone_or_of_another_rhythm_are_their_own_finding():
     def plant(worker: Worker, i: int) -> None:
         worker.alloc(stack(at(41), inner=BACKWARD), 64 * KIB)

@@ -46,6 +46,8 @@ class _Obstacle:
 
     reason: str
     wait: int | None = None
+    full: bool = False
+    """It looks like a container that is full: it may have reached its level for good."""
 
 
 def judge(stats: SiteStats, limits: Limits = LIMITS) -> Claim | None:
@@ -70,6 +72,8 @@ def judge(stats: SiteStats, limits: Limits = LIMITS) -> Claim | None:
         claim = _claim(stats, follow, supply, last, LEAK, _leak_reason(follow, supply, stats))
         claim = replace(claim, confidence=_confidence(follow, supply, limits))
         return _unless_too_new(claim, supply, last, stats.stride, limits)
+    if obstacle.full and (level_claim := _level(stats, last)):
+        return level_claim
     if last < limits.few_steps and (candidate := _candidate(stats, last)):
         return replace(candidate, steps_to_decide=limits.few_steps - last)
     sustained = supply.regular and supply.going_on and follow.p_value < limits.sustained
@@ -111,10 +115,9 @@ def _obstacle(stats: SiteStats, follow: FollowUp, supply: Supply, last: int, lim
     if cleared(stats, last, limits):
         return _Obstacle("all that was made before its latest release is gone: the next release may free the rest")
     if forgets(stats, supply, last):
-        return _Obstacle(_with_level(stats, "its oldest blocks are freed, as those of a full container are"))
+        return _Obstacle("its oldest blocks are freed, as those of a full container are", full=True)
     if not level_follows(stats, follow.age_in_places(stats), supply, last, limits):
-        reason = _with_level(stats, "it frees old blocks by now, as a full container does")
-        return _Obstacle(reason, max(last // 4, 4))
+        return _Obstacle("it frees old blocks by now, as a full container does", max(last // 4, 4), full=True)
     unsteady = 0 if supply.regular else _places_to_refute_filling(supply, last, limits)
     if follow.p_value > alpha:
         # With a steady supply the exposure grows as the square of the steps, -log p with the steps.
@@ -269,8 +272,3 @@ def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
         age = max(follow.age, OLD_AGE) - 1
         return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed"
     return f"of blocks older than {follow.age:,} steps hardly any is freed"
-
-
-def _with_level(stats: SiteStats, reason: str) -> str:
-    since = level_since(stats.level_bytes, len(stats.level_bytes) - 1, least=3)
-    return reason if since is None else f"{reason}; level since step {stats.step_of(since):,}"
