@@ -182,6 +182,12 @@ def test_what_began_just_now_is_too_new():
     assert said(blocks(then, (45, then, 0, 4096), (1, then, 1, 4096))).kind == LEAK
 
 
+def test_what_was_handed_from_step_to_step_and_then_kept_is_a_leak():
+    """Ten steps that free what the step before made, and then a list: nothing was cleared."""
+    claim = said(blocks(29, (1, 10, 1, 4096), (11, 29, 0, 4096)))
+    assert (claim.kind, claim.first_step) == (LEAK, 11)
+
+
 def test_a_short_run_has_candidates():
     claim = said(blocks(5, (1, 5, 0, 4096)))
     assert (claim.kind, claim.bytes_per_step, claim.bytes) == (CANDIDATE, 4096, 5 * 4096)

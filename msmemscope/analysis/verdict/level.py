@@ -44,13 +44,14 @@ def level_follows(stats: SiteStats, age: int, supply: Supply, last: int, limits:
 def cleared(stats: SiteStats, last: int, limits: Limits) -> bool:
     """Nothing born before some step is left, and all that was born since: a sawtooth, a garbage collector.
 
-    Either old blocks were freed and none from before that survives; or a few early steps lost all, later ones none.
+    Either old blocks were freed and none from before that survives; or the first two steps lost all, later ones none:
+    had they been more, some of what they lost would have been old.
     """
     alive, dead = stats.alive_blocks, stats.gone_blocks
     begin = int(np.flatnonzero(alive[1:])[0]) + 1
     freed = np.flatnonzero(stats.old_blocks)
     latest = int(freed[-1]) if len(freed) else 0
-    early = begin <= 12 and dead[1:begin].any() and not dead[begin:].any()
+    early = begin <= 3 and dead[1:begin].any() and not dead[begin:].any()
     if not early and not (latest and latest <= begin):
         return False
     return last - begin <= max(limits.clear_relief * begin, 60)
