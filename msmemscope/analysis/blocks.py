@@ -67,23 +67,18 @@ class Tracked:
     sites: process, device_type, device, pool, stack_py, stack_c, allocs, alloc_bytes, frees, freed_bytes,
         live_blocks, live_bytes, peak_bytes (of this site alone), first_step, last_step, first_ts, last_ts (of its
         first and latest allocation), order (number of its latest allocation among all of its process, from 1).
-    site_steps: site, step, live_bytes, live_blocks at the END of that step. Only closed steps, and only where it
-        changed: it holds until the site's next row, and before the first it is 0. Use `levels` to read it.
-    survivors: site, birth_step, bytes, blocks: what was alive at the end of the last closed step (not now: a program
-        frees all it had after its last step), by the step it was born in; of the open step what is alive now. Sorted.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, most_bytes,
         start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
-        end_ts, complete. min_bytes and most_bytes are the least and most behind the step's own events, not those
-        between two ranges (without any: the level at its start, and 0); peak_bytes is also that at its start. One row
-        for every step since the pool's first event; complete is False for the last, still open one. Of steps in a row
-        in which a worker did nothing only the last has a row.
+        end_ts, complete, steps (in the row; its last is `step`). min_bytes and most_bytes are the least and most
+        behind the step's own events, not those between two ranges (without any: the level at its start, and 0);
+        peak_bytes is also that at its start. One row for every step since the pool's first event; complete is False for
+        the last, still open one. Of steps in a row in which a worker did nothing only the last has a row.
     anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.
     boundaries: process -> step boundaries that it made itself; only processes that made any.
     step_stacks: process -> Python stack of whoever advanced its step last; only processes where it is known.
     first_step: process -> step of its first event; only processes with events.
     last_complete_step: process -> its last closed step, -1 when there is none yet; only processes with events.
-    stride: site_steps is exact at the last closed step and at steps s with (s + 1) % stride == 0. Always 1 but for
-        very long runs, whose points were thinned (anomaly thinned_points).
+    sums: process -> what its sites can be judged by; only processes with events.
     events: how many events went in. orphans: events left out because their ring is not one of the run's.
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
@@ -92,14 +87,11 @@ class Tracked:
 
     processes: tuple[Process, ...]
     sites: Table
-    site_steps: Table
-    survivors: Table
     steps: Table
     anomalies: Table
     step_stacks: dict[int, int]
     first_step: dict[int, int]
     last_complete_step: dict[int, int]
-    stride: int = 1
     events: int = 0
     orphans: int = 0
     boundaries: dict[int, int] = field(default_factory=dict)
@@ -123,27 +115,6 @@ class Tracked:
     def site_ranks(self) -> npt.NDArray[np.int32]:
         """Rank of every site, -1 for those of a process that is no rank."""
         return np.asarray(self.ranks[self.sites["process"]], dtype=np.int32)
-
-    def levels(self, sites: npt.ArrayLike, steps: npt.ArrayLike, column: str = "live_bytes") -> npt.NDArray[np.int64]:
-        """What each site held at the end of each step: shape (len(sites), len(steps)), `column` of site_steps.
-
-        Steps before a site's first row (negative ones too) read 0, steps after its last row its last value. About 30
-        bytes of memory per element: ask for many sites in portions.
-        """
-        at_step = np.asarray(steps, dtype=np.int64)[None, :]
-        wanted = _step_key(np.asarray(sites)[:, None], np.maximum(at_step, 0))
-        keys, order = self._site_step_index
-        if len(keys) == 0:
-            return np.zeros(wanted.shape, dtype=np.int64)
-        at = np.searchsorted(keys, wanted, side="right") - 1
-        holds = (at >= 0) & (at_step >= 0) & (keys[at] >> np.uint64(32) == wanted >> np.uint64(32))
-        return np.asarray(np.where(holds, self.site_steps[column][order][at], 0), dtype=np.int64)
-
-    @cached_property
-    def _site_step_index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
-        keys = _step_key(self.site_steps["site"], self.site_steps["step"])
-        order = np.argsort(keys, kind="stable")
-        return keys[order], order
 
 
 def track(run: Run, *, progress: Callable[[int], None] | None = None) -> Tracked:
@@ -213,8 +184,6 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     return Tracked(
         processes=tuple(processes),
         sites=_stacked(closed, "sites"),
-        site_steps=_stacked(closed, "site_steps", of_sites=True),
-        survivors=_stacked(closed, "survivors", of_sites=True),
         steps=_stacked(closed, "steps"),
         anomalies=_stacked(closed, "anomalies"),
         sums={
@@ -226,7 +195,6 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
-        stride=max((one.stride for one in closed.values()), default=1),
         events=sum(one.events for one in closed.values()),
         orphans=orphans + sum(one.events for ring, one in newest.items() if ring not in {p.ring for p in processes}),
         boundaries=boundaries,
@@ -237,19 +205,12 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     )
 
 
-def _stacked(tables: Mapping[int, RingTables], name: str, *, of_sites: bool = False) -> Table:
-    """One table of all rings under each other: `process` becomes the index of the process, `site` the row in the
-    stacked sites."""
+def _stacked(tables: Mapping[int, RingTables], name: str) -> Table:
+    """One table of all rings under each other: `process` becomes the index of the process."""
     pieces: list[Table] = []
-    sites = 0
     for number, one in tables.items():
         piece: Table = getattr(one, name)
-        if "process" in piece:
-            piece = piece | {"process": np.full(len(piece["process"]), number, np.uint32)}
-        if of_sites:
-            piece = piece | {"site": (piece["site"] + np.uint32(sites)).astype(np.uint32)}
-        pieces.append(piece)
-        sites += len(one.sites["process"])
+        pieces.append(piece | {"process": np.full(len(piece["process"]), number, np.uint32)})
     if not pieces:
         empty: Table = getattr(RingFold(0).tables().reaching(0), name)
         return empty
@@ -310,7 +271,3 @@ def _values(column: pa.Array) -> npt.NDArray[Any]:
     if column.null_count:
         column = column.fill_null(0)
     return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _step_key(site: npt.NDArray[Any], step: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    return np.asarray((site.astype(np.uint64) << np.uint64(32)) | step.astype(np.uint64))

@@ -42,7 +42,6 @@ COLUMNS = (
 )
 """What a fold reads of an event."""
 
-MAX_POINTS = 1 << 20  # of site x step; 24 bytes each
 MAX_SITES = 1 << 18  # some 250 bytes each
 MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
@@ -55,7 +54,7 @@ class RingFold:
 
     def __init__(self, ring: int, *, has_parent: bool = False) -> None:
         self.ring = ring
-        self._tracker = BlockTracker(MAX_POINTS, MAX_SITES, MAX_RUNS)
+        self._tracker = BlockTracker(MAX_SITES, MAX_RUNS)
         self._tracker.add_process(0, 0 if has_parent else -1)
         self._has_parent = has_parent
         self._mappings = MappingFold()
@@ -93,13 +92,10 @@ class RingFold:
                 ring=self.ring,
                 events=int(facts["events"]),
                 sites=tracker.sites(),
-                site_steps=tracker.site_steps(),
-                survivors=tracker.survivors(),
                 steps=tracker.steps(),
                 anomalies=tracker.anomalies(),
                 sums=tracker.sums(),
                 ages=tracker.ages(),
-                stride=tracker.stride,
                 sum_stride=tracker.sum_stride,
                 first_step=int(facts["first_step"]),
                 step=int(facts["step"]),

@@ -31,13 +31,10 @@ class RingTables:
     ring: int
     events: int
     sites: Table
-    site_steps: Table
-    survivors: Table
     steps: Table
     anomalies: Table
     sums: Table
     ages: Table
-    stride: int
     sum_stride: int
     first_step: int
     step: int
@@ -60,16 +57,12 @@ class RingTables:
         if not self.events or step <= self.step:
             return replace(
                 self,
-                site_steps=_rows(self.site_steps, ~self.site_steps["open"], without="open"),
-                survivors=_joined(self.survivors),
                 sums=_rows(self.sums, ~self.sums["late"], without="late"),
                 ages=_rows(self.ages, ~self.ages["late"], without="late"),
             )
         return replace(
             self,
             step=step,
-            site_steps=_closed_points(self.site_steps, self.step, step, self.stride),
-            survivors=_joined(_rows(self.survivors, ~self.survivors["late"])),
             sums=_rows(self.sums, self.sums["late"] | True, without="late"),
             ages=_rows(self.ages, self.ages["late"] | True, without="late"),
             steps=_closed_steps(self.steps, self.step, step),
@@ -103,41 +96,6 @@ def merge(*tables: Iterable[RingTables]) -> dict[int, RingTables]:
 
 def _rows(table: Table, keep: npt.NDArray[Any], without: str = "") -> Table:
     return {name: column[keep] for name, column in table.items() if name != without}
-
-
-def _joined(survivors: Table) -> Table:
-    """Those that ended late and those that live, together."""
-    key = survivors["site"].astype(np.uint64) << np.uint64(32) | survivors["birth_step"].astype(np.uint64)
-    _, first = np.unique(key, return_index=True)
-    table = {name: survivors[name][first] for name in ("site", "birth_step")}
-    for name in ("bytes", "blocks"):
-        table[name] = np.add.reduceat(survivors[name], first) if len(first) else survivors[name][:0]
-    return table
-
-
-def _closed_points(points: Table, open_step: int, reached: int, stride: int) -> Table:
-    """What closing the open step makes of the points: one per site and cell of the grid, where it differs from the
-    one before."""
-    step = points["step"].astype(np.int64)
-    cell = step // stride
-    if reached // stride > open_step // stride:  # the cell ends with it
-        step = np.where(cell == open_step // stride, (cell + 1) * stride - 1, step)
-    order = np.lexsort((np.arange(len(step)), cell, points["site"]))
-    site, cell = points["site"][order], cell[order]
-    last = np.ones(len(order), bool)
-    last[:-1] = (site[1:] != site[:-1]) | (cell[1:] != cell[:-1])
-    order = order[last]
-    site = points["site"][order]
-    live, blocks = points["live_bytes"][order], points["live_blocks"][order]
-    first = np.ones(len(order), bool)
-    first[1:] = site[1:] != site[:-1]
-    before, blocks_before = np.r_[0, live[:-1]][: len(live)], np.r_[0, blocks[:-1]][: len(blocks)]
-    changed = (live != np.where(first, 0, before)) | (blocks != np.where(first, 0, blocks_before))
-    order = np.sort(order[changed])
-    table = {name: points[name][order] for name in ("site", "step", "live_bytes", "live_blocks")}
-    table["step"] = step[order].astype(points["step"].dtype)
-    at = np.argsort(table["step"], kind="stable")
-    return {name: column[at] for name, column in table.items()}
 
 
 def _closed_steps(steps: Table, open_step: int, reached: int) -> Table:

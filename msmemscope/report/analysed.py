@@ -99,17 +99,13 @@ def without_sites(tracked: Tracked, keys: set[tuple[int, ...]]) -> Tracked:
     columns = zip(*(tracked.sites[name].tolist() for name in SITE_KEY), strict=True)
     empty = np.array([key in keys for key in columns], bool)
 
-    def rest(table: Table) -> Table:
-        keep = ~empty[table["site"]]
-        return {name: column[keep] for name, column in table.items()}
-
     process = np.asarray(tracked.sites["process"])
     sums = {
         number: replace(one, rows={name: column[keep] for name, column in one.rows.items()})
         for number, one in tracked.sums.items()
         for keep in [~empty[process == number][one.rows["site"]]]
     }
-    return replace(tracked, site_steps=rest(tracked.site_steps), survivors=rest(tracked.survivors), sums=sums)
+    return replace(tracked, sums=sums)
 
 
 def alive_at_last_step(tracked: Tracked, held: Callable[[int], HeldBlocks | None]) -> tuple[Table, dict[int, Mappings]]:

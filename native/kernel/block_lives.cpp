@@ -8,8 +8,7 @@ namespace memscope {
 
 namespace {
 
-constexpr std::size_t kFewPoints = 1'000;  // of levels per site, which nobody asks for here
-constexpr std::size_t kFewSites = 1;       // so its stacks are folded; each life has its own
+constexpr std::size_t kFewSites = 1;  // nobody asks for them here, so stacks are folded; each life has its own
 
 constexpr std::size_t kAhead = 8;  // as in the tracker
 
@@ -26,7 +25,7 @@ bool of_driver(u8 pool, u8 device_type) noexcept {
 
 }  // namespace
 
-BlockLives::BlockLives() : tracker_(kFewPoints, kFewSites) {}
+BlockLives::BlockLives() : tracker_(kFewSites) {}
 
 void BlockLives::add_process(u32 process, i64 parent) {
     tracker_.add_process(process, parent);

@@ -18,8 +18,6 @@ constexpr u8 kHal = static_cast<u8>(Pool::HAL);
 constexpr u32 kFirstStep = 2;  // analysis/steps.py
 constexpr u32 kIsStep = 1;     // aux of RANGE_END: the range was a step
 
-u64 birth_key(const Block& block) noexcept { return u64{block.site} << 32 | block.step; }
-
 // How many events ahead of its turn the slot of an address is fetched: with many live blocks every event misses the
 // cache, and waiting for one at a time halves the speed (benchmarks/tracker.py, churn).
 constexpr std::size_t kAhead = 8;
@@ -41,8 +39,7 @@ constexpr const char* kAnomalyText[kAnomalies] = {
 
 // ---------------------------------------------------------------------------------------------- feeding
 
-BlockTracker::BlockTracker(std::size_t max_points, std::size_t max_sites, std::size_t max_runs)
-    : max_points_(max_points), max_sites_(max_sites), max_runs_(max_runs), point_limit_(max_points) {}
+BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs) : max_sites_(max_sites), max_runs_(max_runs) {}
 
 void BlockTracker::add_process(u32 process, i64 parent) {
     const auto [entry, added] = process_index_.try_emplace(process, static_cast<u32>(processes_.size()));
@@ -173,7 +170,6 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     site.alloc_bytes += static_cast<u64>(size);
     site.live_bytes += size;
     site.peak_bytes = std::max(site.peak_bytes, site.live_bytes);
-    mark_dirty(process, site, block.site);
     if (process.sums != nullptr) process.sums->born(block.site, size);
 
     StepRow& open = pool.open;
@@ -238,7 +234,6 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     site.frees += 1;
     site.freed_bytes += static_cast<u64>(block.size);
     site.live_bytes -= block.size;
-    mark_dirty(process, site, block.site);
     if (process.sums != nullptr) process.sums->freed(block.site, block.step, process.step, block.size);
     u64 attr = 0;
     if (const auto word = pool.words.find(block.id); word != pool.words.end()) {
@@ -251,12 +246,6 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     open.frees += 1;
     open.freed_bytes += static_cast<u64>(block.size);
     open.end_bytes -= block.size;
-}
-
-void BlockTracker::mark_dirty(Process& process, Site& site, u32 id) {
-    if (site.dirty) return;
-    site.dirty = true;
-    process.dirty.push_back(id);
 }
 
 void BlockTracker::Process::count(Anomaly kind, i64 bytes, u64 times) noexcept {
@@ -382,15 +371,11 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_sile
     }
 
     if (process.sums != nullptr) process.sums->close(process.step, next);
-    write_points(process);
-    const bool cell_ends = cell(next) > cell(process.step);
-    if (cell_ends) finish_cell(process);
     process.late.clear();
     process.step = next;
     process.step_start_ts = ts;
     process.begins.push_back(Begin{next, ts});
     if (process.begins.size() > kMaxBegins) thin_begins(process);
-    if (points_ > point_limit_) thin();
 }
 
 // Ends the row of the open step. A ratio of least to most, upstream's gap, counts from kFirstStep on.
@@ -448,101 +433,6 @@ void BlockTracker::thin_begins(Process& process) {
     process.begins.resize(kept);
 }
 
-// One point in the tail for every site that changed in the step that closes now.
-void BlockTracker::write_points(Process& process) {
-    for (const u32 id : process.dirty) {
-        Site& site = sites_[id];
-        site.dirty = false;
-        const Point point{id, process.step, site.live_bytes, site.live_blocks()};
-        if (site.tail == kNone) {
-            if (point.bytes == site.grid_bytes && point.blocks == site.grid_blocks) continue;
-            site.tail = static_cast<u32>(process.tail.size());
-            process.tail.push_back(point);
-            ++points_;
-        } else {
-            Point& latest = process.tail[site.tail];
-            if (point.bytes == latest.bytes && point.blocks == latest.blocks) continue;
-            latest = point;
-            process.count(Anomaly::THINNED_POINTS);
-        }
-    }
-    process.dirty.clear();
-}
-
-void BlockTracker::finish_cell(Process& process) {
-    const u32 step = cell_end(process.step);
-    for (const Point& point : process.tail) {
-        sites_[point.site].tail = kNone;
-        add_to_grid(process, point, step);
-    }
-    points_ -= process.tail.size();
-    process.tail.clear();
-}
-
-// Moves a point to the end of its cell, unless the site returned to what it had at the end of the cell before.
-void BlockTracker::add_to_grid(Process& process, const Point& point, u32 step) {
-    Site& site = sites_[point.site];
-    if (point.bytes == site.grid_bytes && point.blocks == site.grid_blocks) {
-        process.count(Anomaly::THINNED_POINTS);
-        return;
-    }
-    site.grid_bytes = point.bytes;
-    site.grid_blocks = point.blocks;
-    process.grid.push_back(Point{point.site, step, point.bytes, point.blocks});
-    ++points_;
-}
-
-void BlockTracker::thin() {
-    u32 last = 0;
-    for (const Process& process : processes_) last = std::max(last, process.step);
-    // Down to three quarters, so that the next time is not at the next step. Cells longer than the run cannot help:
-    // then every site has one point, and only sites are left to blame.
-    const std::size_t enough = max_points_ / 4 * 3;
-    while (points_ > enough && stride_ <= last) {
-        stride_ *= 2;
-        for (Process& process : processes_) thin(process);
-    }
-    point_limit_ = points_ <= enough ? max_points_ : points_ * 2;
-}
-
-// Rewrites the points of one process for a stride that has just doubled.
-void BlockTracker::thin(Process& process) {
-    const std::vector<Point> old = std::move(process.grid);
-    process.grid = {};
-    for (const Point& point : old) sites_[point.site].grid_bytes = sites_[point.site].grid_blocks = 0;
-    points_ -= old.size();
-
-    std::vector<const Point*> latest;  // of every site in one cell, newest first
-    for (auto from = old.begin(); from != old.end();) {
-        auto to = from;
-        while (to != old.end() && cell(to->step) == cell(from->step)) ++to;
-        ++stamp_;
-        latest.clear();
-        for (auto point = to; point != from;) {
-            --point;
-            Site& site = sites_[point->site];
-            if (site.stamp != stamp_) latest.push_back(&*point);
-            site.stamp = stamp_;
-        }
-        process.count(Anomaly::THINNED_POINTS, 0, static_cast<u64>(to - from) - latest.size());
-
-        const bool still_open = cell(from->step) == cell(process.step);
-        for (auto point = latest.rbegin(); point != latest.rend(); ++point) {
-            Site& site = sites_[(*point)->site];
-            if (!still_open) {
-                add_to_grid(process, **point, cell_end((*point)->step));
-            } else if (site.tail == kNone) {
-                site.tail = static_cast<u32>(process.tail.size());
-                process.tail.push_back(**point);
-                ++points_;
-            } else {
-                process.count(Anomaly::THINNED_POINTS);
-            }
-        }
-        from = to;
-    }
-}
-
 // ----------------------------------------------------------------------------------------------- tables
 
 SiteTable BlockTracker::sites() const {
@@ -567,61 +457,6 @@ SiteTable BlockTracker::sites() const {
         table.first_ts.push_back(site.first_ts);
         table.last_ts.push_back(site.last_ts);
         table.order.push_back(site.order);
-    }
-    return table;
-}
-
-SiteStepTable BlockTracker::site_steps() const {
-    SiteStepTable table;
-    const auto append = [&table](const Point& point, Bool open) {
-        table.site.push_back(point.site);
-        table.step.push_back(point.step);
-        table.live_bytes.push_back(point.bytes);
-        table.live_blocks.push_back(point.blocks);
-        table.open.push_back(open);
-    };
-    for (const Process& process : processes_) {
-        for (const Point& point : process.grid) append(point, Bool::NO);
-        std::vector<Point> tail;
-        for (const Point& point : process.tail) {
-            const Site& site = sites_[point.site];
-            if (point.bytes != site.grid_bytes || point.blocks != site.grid_blocks) tail.push_back(point);
-        }
-        std::stable_sort(tail.begin(), tail.end(), [](const Point& a, const Point& b) { return a.step < b.step; });
-        for (const Point& point : tail) append(point, Bool::NO);
-        for (const u32 id : process.dirty)
-            append(Point{id, process.step, sites_[id].live_bytes, sites_[id].live_blocks()}, Bool::YES);
-    }
-    return table;
-}
-
-SurvivorTable BlockTracker::survivors() const {
-    std::vector<Birth> births;
-    std::size_t blocks = 0;
-    for (const auto& pool : pools_) blocks += pool->blocks.size();
-    for (const Process& process : processes_) blocks += process.late.size();
-    births.reserve(blocks);
-    for (const auto& pool : pools_)
-        pool->blocks.each([&](const Block& block) { births.push_back(Birth{birth_key(block), block.size, Bool::NO}); });
-    for (const Process& process : processes_)
-        for (const Late& late : process.late)
-            births.push_back(Birth{birth_key(late.block), late.block.size, Bool::YES});
-    const auto before = [](const Birth& a, const Birth& b) {
-        return std::tie(a.key, a.late) < std::tie(b.key, b.late);
-    };
-    std::sort(births.begin(), births.end(), before);
-
-    SurvivorTable table;
-    for (std::size_t at = 0; at < births.size(); ++at) {
-        if (at == 0 || before(births[at - 1], births[at])) {
-            table.site.push_back(static_cast<u32>(births[at].key >> 32));
-            table.birth_step.push_back(static_cast<u32>(births[at].key));
-            table.bytes.push_back(0);
-            table.blocks.push_back(0);
-            table.late.push_back(births[at].late);
-        }
-        table.bytes.back() += births[at].bytes;
-        table.blocks.back() += 1;
     }
     return table;
 }

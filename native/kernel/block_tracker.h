@@ -19,12 +19,7 @@
 //
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
 // a site without a stack (anomaly folded_site). Steps: 16 bytes for each of kMaxBegins at most, and 120 for each of
-// kMaxStepRows of a pool. Points (what a site
-// held at the end of a step): 24 bytes each, at most about max_points. When there are more, the step grid of all
-// processes becomes twice as coarse (stride): one point per site at the last step of every cell of `stride` steps, as
-// if that grid had been used from the start, and one for what it holds since its latest change in the cell that is
-// still open. So site_steps() stays exact at the ends of cells and at the latest closed step. Points lost that way are
-// the anomaly thinned_points.
+// kMaxStepRows of a pool. Sums: see site_sums.h.
 #pragma once
 
 #include <array>
@@ -74,8 +69,7 @@ namespace memscope {
     X(BAD_SIZE, "bad_size", "MALLOC of a negative or impossible size, counted with size 0 [0]")                  \
     X(LATE_STEP, "late_step", "MALLOC or FREE of a step before the current one, counted to the current one [0]") \
     X(STEP_JUMP, "step_jump", "steps without any event that got no row because they are too many [0]")           \
-    X(FOLDED_SITE, "folded_site", "MALLOC whose stacks were dropped because there are too many [its size]")      \
-    X(THINNED_POINTS, "thinned_points", "points dropped by a coarser step grid [0]")
+    X(FOLDED_SITE, "folded_site", "MALLOC whose stacks were dropped because there are too many [its size]")
 
 #define X(name, ...) name,
 enum class Anomaly : u8 { MEMSCOPE_ANOMALIES(X) COUNT };
@@ -121,7 +115,7 @@ struct EventColumns {
 class BlockTracker {
 public:
     // max_runs: of the sums of each process (site_sums.h); 0: they are not kept.
-    BlockTracker(std::size_t max_points, std::size_t max_sites, std::size_t max_runs = 0);
+    explicit BlockTracker(std::size_t max_sites, std::size_t max_runs = 0);
 
     // Comes before feed(). parent: the process that forked or started it, -1 none. A second call changes the parent.
     void add_process(u32 process, i64 parent);
@@ -139,12 +133,8 @@ public:
     // Steps per cell of the sums of the process that was added first.
     u32 sum_stride() const noexcept;
 
-    // Steps per cell of the point grid: 1 until thinning was necessary, then 2, 4, ...
-    u64 stride() const noexcept { return stride_; }
 
     SiteTable sites() const;
-    SiteStepTable site_steps() const;
-    SurvivorTable survivors() const;
     StepTable steps() const;
     // Every block alive now.
     LiveTable live() const;
@@ -160,24 +150,14 @@ private:
     static constexpr u32 kNone = ~u32{0};
 
     struct Site {
-        u32 pool = 0;        // index into pools_
-        u32 tail = kNone;    // its point in the tail of its process
-        bool dirty = false;  // changed in the current step of its process
+        u32 pool = 0;  // index into pools_
         u64 stack_py = 0, stack_c = 0;
         u64 allocs = 0, alloc_bytes = 0, frees = 0, freed_bytes = 0;
         i64 live_bytes = 0, peak_bytes = 0;
         u32 first_step = 0, last_step = 0;
         u64 first_ts = 0, last_ts = 0, order = 0;
-        i64 grid_bytes = 0, grid_blocks = 0;  // of its latest point in a finished cell
-        u64 stamp = 0;                        // the latest cell in which thin() met it
 
         i64 live_blocks() const noexcept { return static_cast<i64>(allocs - frees); }
-    };
-
-    struct Birth {
-        u64 key;  // site, step of birth
-        i64 bytes;
-        Bool late;
     };
 
     // A block of a closed step that ended in the open one.
@@ -185,11 +165,6 @@ private:
         Block block;
         u32 pool;  // index into pools_
         u64 attr;
-    };
-
-    struct Point {
-        u32 site, step;
-        i64 bytes, blocks;
     };
 
     struct StepRow {
@@ -262,9 +237,6 @@ private:
         u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0, boundaries = 0;
         std::vector<Begin> begins;  // of its steps after the first
         std::vector<u32> pools;     // indices into pools_
-        std::vector<u32> dirty;     // sites changed in the current step
-        std::vector<Point> grid;    // finished cells: at most one point per site and cell
-        std::vector<Point> tail;    // the cell that is still open: at most one point per site
         // Blocks of closed steps that ended in the open one. Programs free everything after their last step, and what
         // leaked must still be seen then. Cleared when the step closes.
         std::vector<Late> late;
@@ -295,7 +267,6 @@ private:
     PoolState& obtain_pool(Process& process, u8 device_type, i16 device, u8 pool);
     u32 obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size);
     void end_block(Process& process, PoolState& pool, const Block& block);
-    void mark_dirty(Process& process, Site& site, u32 id);
 
     void start(Process& process, u32 step, u64 ts);
     void begin_clock(Process& process, u64 ts);
@@ -304,23 +275,11 @@ private:
     static void close_row(PoolState& pool, u64 ts);
     static void thin_rows(PoolState& pool);
     static void thin_begins(Process& process);
-    void write_points(Process& process);
-    void finish_cell(Process& process);
-    void add_to_grid(Process& process, const Point& point, u32 step);
-    void thin();
-    void thin(Process& process);
     LiveTable blocks(bool with_late) const;
     void append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr, bool late) const;
-    u64 cell(u32 step) const noexcept { return step / stride_; }
-    u32 cell_end(u32 step) const noexcept { return static_cast<u32>((cell(step) + 1) * stride_ - 1); }
 
-    const std::size_t max_points_;
     const std::size_t max_sites_;
     const std::size_t max_runs_;
-    std::size_t point_limit_;  // max_points_, or more when one point per site is already more
-    std::size_t points_ = 0;   // in all grids and tails
-    u64 stride_ = 1;
-    u64 stamp_ = 0;
     std::vector<Process> processes_;
     std::unordered_map<u32, u32> process_index_;  // id -> index into processes_
     std::vector<std::unique_ptr<PoolState>> pools_;

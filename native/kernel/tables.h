@@ -37,25 +37,6 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, last_ts)              \
     X(u64, order)
 
-// What a site held at the END of a closed step; only where it differs from the site's row before (0 before the
-// first). Grouped by process, and within it steps do not decrease. open: what the site would be noted with if the open
-// step ended now; it takes the place of a row of the same cell of the grid.
-#define MEMSCOPE_SITE_STEP_COLUMNS(X) \
-    X(u32, site)                      \
-    X(u32, step)                      \
-    X(i64, live_bytes)                \
-    X(i64, live_blocks)               \
-    X(Bool, open)
-
-// Blocks that were alive at the end of the last closed step, by site and the step they were born in, and blocks of the
-// open step that are alive now; sorted by both. late: those that have ended in the open step.
-#define MEMSCOPE_SURVIVOR_COLUMNS(X) \
-    X(u32, site)                     \
-    X(u32, birth_step)               \
-    X(i64, bytes)                    \
-    X(i64, blocks)                   \
-    X(Bool, late)
-
 // The sums of sites by cell, `cells` equal ones in a row; sums.py says what they mean. Rows of one site and cell add
 // up. late: what ended in the open step, which counts once that step is closed; births of the open step have rows of
 // their own, which are not late.
@@ -232,12 +213,6 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 
 struct SiteTable {
     MEMSCOPE_SITE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
-};
-struct SiteStepTable {
-    MEMSCOPE_SITE_STEP_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
-};
-struct SurvivorTable {
-    MEMSCOPE_SURVIVOR_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 struct SumTable {
     MEMSCOPE_SUM_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

@@ -80,8 +80,6 @@ py::object to_python(std::vector<std::string>&& column) { return py::cast(column
     }
 #define MEMSCOPE_COLUMN_TO_PYTHON(type, name) columns[#name] = to_python(std::move(table.name));
 MEMSCOPE_TABLE_TO_DICT(SiteTable, MEMSCOPE_SITE_COLUMNS)
-MEMSCOPE_TABLE_TO_DICT(SiteStepTable, MEMSCOPE_SITE_STEP_COLUMNS)
-MEMSCOPE_TABLE_TO_DICT(SurvivorTable, MEMSCOPE_SURVIVOR_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(StepTable, MEMSCOPE_STEP_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(LiveTable, MEMSCOPE_LIVE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(AnomalyTable, MEMSCOPE_ANOMALY_COLUMNS)
@@ -125,8 +123,7 @@ py::value_error unknown(u32 process) {
 
 class SharedTracker {
 public:
-    SharedTracker(std::size_t max_points, std::size_t max_sites, std::size_t max_runs)
-        : tracker_(max_points, max_sites, max_runs) {}
+    SharedTracker(std::size_t max_sites, std::size_t max_runs) : tracker_(max_sites, max_runs) {}
 
     void add_process(u32 process, i64 parent) {
         locked([&] { tracker_.add_process(process, parent); });
@@ -164,10 +161,6 @@ public:
 
     u32 sum_stride() {
         return locked([&] { return tracker_.sum_stride(); });
-    }
-
-    u64 stride() {
-        return locked([&] { return tracker_.stride(); });
     }
 
     template <typename Table>
@@ -226,20 +219,16 @@ PYBIND11_MODULE(_kernel, module) {
 
     py::class_<SharedTracker>(module, "BlockTracker",
                               "Pairs MALLOC and FREE events of many processes; see native/kernel/block_tracker.h.")
-        .def(py::init<std::size_t, std::size_t, std::size_t>(), py::arg("max_points") = 4'000'000,
-             py::arg("max_sites") = 1'000'000, py::arg("max_runs") = 0)
+        .def(py::init<std::size_t, std::size_t>(), py::arg("max_sites") = 1'000'000, py::arg("max_runs") = 0)
         .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
         .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
         .def("step_at", &SharedTracker::step_at, py::arg("process"), py::arg("ts"))
-        .def_property_readonly("stride", &SharedTracker::stride)
         .def_property_readonly("step", &SharedTracker::step)
         .def_property_readonly("sum_stride", &SharedTracker::sum_stride)
         .def("sums", [](SharedTracker& self) { return self.table(&BlockTracker::sums); })
         .def("ages", [](SharedTracker& self) { return self.table(&BlockTracker::ages); })
         .def("begins", [](SharedTracker& self) { return self.table(&BlockTracker::begins); })
         .def("sites", [](SharedTracker& self) { return self.table(&BlockTracker::sites); })
-        .def("site_steps", [](SharedTracker& self) { return self.table(&BlockTracker::site_steps); })
-        .def("survivors", [](SharedTracker& self) { return self.table(&BlockTracker::survivors); })
         .def("steps", [](SharedTracker& self) { return self.table(&BlockTracker::steps); })
         .def("live", [](SharedTracker& self) { return self.table(&BlockTracker::live); })
         .def("held", [](SharedTracker& self) { return self.table(&BlockTracker::held); })

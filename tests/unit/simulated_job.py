@@ -174,30 +174,16 @@ class Job:
         for name in ("first_step", "last_step", "first_ts", "allocs", "frees", "order"):
             sites[name] = [self.sites[site][name] for site in numbers]
         sites["stack_c"] = [0] * len(numbers)
-        points, births, steps = [], defaultdict(lambda: (0, 0)), []
+        steps = []
         for worker in self.workers:
-            before: dict[tuple[Any, ...], tuple[int, int]] = {}
-            totals: dict[tuple[Any, ...], int] = {}
             for step, level in enumerate(worker.levels):
-                points += [
-                    (numbers[site], step, *level.get(site, (0, 0)))
-                    for site in sorted(before.keys() | level.keys(), key=numbers.__getitem__)
-                    if level.get(site, (0, 0)) != before.get(site, (0, 0))
-                ]
-                before = level
-                totals = defaultdict(int)
+                totals: dict[tuple[Any, ...], int] = defaultdict(int)
                 for site, (size, _) in level.items():
                     totals[site[:4]] += size
                 steps += [(*place, step, size, -1, True) for place, size in totals.items()]
-            for block in [*worker.live, *worker.late]:
-                size, count = births[numbers[block.site], block.born]
-                births[numbers[block.site], block.born] = (size + block.size, count + 1)
-        survivors = [(*key, *births[key]) for key in sorted(births)]
         return FakeTracked(
             processes=tuple(worker.process for worker in self.workers),
             sites=_columns(sites),
-            site_steps=_table(("site", "step", "live_bytes", "live_blocks"), points),
-            survivors=_table(("site", "birth_step", "bytes", "blocks"), survivors),
             steps=_table(
                 ("process", "device_type", "device", "pool", "step", "end_bytes", "end_reserved", "complete"), steps
             ),
@@ -221,8 +207,6 @@ class FakeTracked:
 
     processes: tuple[Process, ...]
     sites: dict[str, Any]
-    site_steps: dict[str, Any]
-    survivors: dict[str, Any]
     steps: dict[str, Any]
     step_stacks: dict[int, int]
     last_complete_step: dict[int, int]

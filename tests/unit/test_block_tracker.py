@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmemscope._kernel import BlockTracker
@@ -76,18 +76,14 @@ def rows(table: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(c if isinstance(c, list) else c.tolist() for c in picked), strict=True))
 
 
-def points(tracker: BlockTracker) -> list[tuple[int, ...]]:
-    """Rows of site_steps of closed steps: site, step, bytes, blocks."""
-    return [row[:-1] for row in rows(tracker.site_steps()) if not row[-1]]
-
-
 def survivors(tracker: BlockTracker) -> list[tuple[int, ...]]:
-    """Rows of survivors, those that ended late and the others together: site, step of birth, bytes, blocks."""
+    """Blocks that were alive when the last step closed, and those of the open step: site, step of birth, bytes,
+    blocks."""
     found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for site, birth, size, blocks_, _ in rows(tracker.survivors()):
+    for site, birth, size in rows(tracker.held(), "site", "step", "size"):
         found[site, birth][0] += size
-        found[site, birth][1] += blocks_
-    return [(*key, *found[key]) for key in sorted(found)]  # type: ignore[misc]
+        found[site, birth][1] += 1
+    return [(*key, *found[key]) for key in sorted(found)]
 
 
 # ------------------------------------------------------------------------------------------- the model
@@ -291,7 +287,7 @@ def wanted_steps(model: Model) -> list[tuple[Any, ...]]:
 
 
 def assert_same(tracker: BlockTracker, model: Model) -> None:
-    """Every table but site_steps says what the model says."""
+    """Every table says what the model says."""
     sites = tracker.sites()
     keys = rows(sites, *SITE_KEY)
     assert len(set(keys)) == len(keys)
@@ -324,49 +320,10 @@ def assert_same(tracker: BlockTracker, model: Model) -> None:
     assert [keys[site] for site in live["site"]] == rows(live, *SITE_KEY)
 
     anomalies = {(process, kind): tuple(n) for process, kind, *n in rows(tracker.anomalies())}
-    assert {key: n for key, n in anomalies.items() if key[1] != "thinned_points"} == {
-        key: (count, model.anomaly_bytes[key]) for key, count in model.anomalies.items()
-    }
+    assert anomalies == {key: (count, model.anomaly_bytes[key]) for key, count in model.anomalies.items()}
     assert {process: what for process, *what in rows(tracker.processes(), "process", "step", "step_stack")} == {
         process: [state.step or 0, state.step_stack] for process, state in model.processes.items()
     }
-
-
-def assert_same_points(tracker: BlockTracker, model: Model) -> None:
-    """site_steps has exactly the points that the tracker's stride asks for.
-
-    In the cell that is still open a point may stand later than its change (at the end of a cell of an earlier, finer
-    grid), but not later than the latest closed step; or where the site had that level before, when what was between was
-    thinned out.
-    """
-    stride = tracker.stride
-    keys = rows(tracker.sites(), *SITE_KEY)
-    found: dict[Any, list[tuple[int, ...]]] = {key: [] for key in keys}
-    for site, *point in points(tracker):
-        found[keys[site]].append(tuple(point))
-    for key, site in model.sites.items():
-        now = model.processes[key[0]].step or 0
-        changes: dict[int, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # cell -> step, level
-        level = (0, 0)
-        for step, end in sorted(site.ends.items()):
-            if end != level:
-                changes[step // stride].append((step, end))
-            level = end
-        wanted = []
-        level = (0, 0)
-        for cell, inside in sorted(changes.items()):
-            step, end = inside[-1]
-            if end != level:
-                if cell < now // stride:
-                    step = (cell + 1) * stride - 1
-                elif stride > 1 and found[key]:
-                    point = found[key][-1][0]
-                    before = [one for at, one in sorted(site.ends.items()) if at <= point]
-                    had_it = point // stride == cell and before[-1:] == [end]
-                    step = point if had_it else min(max(step, point), now - 1)
-                wanted.append((step, *end))
-            level = end
-        assert found[key] == wanted
 
 
 # ----------------------------------------------------------------------------------------- random streams
@@ -432,31 +389,7 @@ def run_both(events: Sequence[tuple[int, Event]], cut: random.Random, **options:
 @given(st.lists(EVENTS, max_size=120), st.randoms(use_true_random=False))
 def test_any_stream_is_tracked_as_by_the_model(drawn: list[tuple[Any, ...]], cut: random.Random) -> None:
     tracker, model = run_both(list(stream(drawn)), cut)
-    assert tracker.stride == 1
     assert_same(tracker, model)
-    assert_same_points(tracker, model)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.integers(4, 60))
-@example(seed=1530, max_points=23)
-@example(seed=3888, max_points=26)
-def test_thinned_points_are_those_of_a_coarser_grid(seed: int, max_points: int) -> None:
-    chance = random.Random(seed)
-    kinds, ahead = [Kind.MALLOC, Kind.FREE], [0, 0, 0, 1, 1, 2]
-    drawn = [
-        small_draw(
-            chance.choice((0, 0, 1)),
-            chance.choice(kinds),
-            chance.randrange(9),
-            chance.choice(ahead),
-            chance.randrange(4),
-        )
-        for _ in range(chance.randrange(50, 400))
-    ]
-    tracker, model = run_both(list(stream(drawn)), chance, max_points=max_points)
-    assert_same(tracker, model)
-    assert_same_points(tracker, model)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -480,35 +413,6 @@ def test_long_streams_with_many_live_blocks(seed: int) -> None:
     tracker, model = run_both(events, chance)
     assert len(model.live) > 1_000
     assert_same(tracker, model)
-    assert_same_points(tracker, model)
-
-
-def test_points_stay_within_their_limit_and_exact_on_the_grid() -> None:
-    """2,000 steps x 50 sites that all grow: 100,000 points into 5,000."""
-    tracker = BlockTracker(max_points=5_000)
-    tracker.add_process(0)
-    steps, sites = 2_000, 50
-    most = 0
-    for step in range(steps):
-        feed(tracker, [malloc(step * 100 + s, 100 + s, step=step, stack_py=s + 1) for s in range(sites)])
-        if step % 100 == 0:
-            most = max(most, len(points(tracker)))
-    assert most <= 5_000 + sites  # thinning comes after the step that went too far
-    stride = tracker.stride
-    assert stride == 32  # 2,000 / 32 * 50 = 3,125; with 16 it would be 6,250
-
-    held = {(site, step): size for site, step, size, _ in points(tracker)}
-    for step in [s for s in range(steps - 1) if (s + 1) % stride == 0] + [steps - 2]:
-        assert [held[site, step] for site in range(sites)] == [(step + 1) * (100 + site) for site in range(sites)]
-    anomalies = {kind: count for _, kind, count, _ in rows(tracker.anomalies())}
-    assert anomalies == {"thinned_points": (steps - 1) * sites - len(points(tracker))}
-
-
-def test_thinning_gives_up_when_only_sites_are_left() -> None:
-    """More sites than points: one point per site stays, and the grid is not coarsened further for nothing."""
-    tracker = tracker_of(*(malloc(s, 8, step=s // 100, stack_py=s + 1) for s in range(1_000)), max_points=100)
-    assert len(points(tracker)) == 900
-    assert tracker.stride <= 16
 
 
 # ------------------------------------------------------------------------------------------------ stories
@@ -580,7 +484,6 @@ def test_what_a_site_holds_at_the_end_of_each_step() -> None:
             free(0x10, step=step),
         ]
     tracker = tracker_of(*events)
-    assert points(tracker) == [(0, step, (step + 1) * MIB, step + 1) for step in range(4)]
     assert survivors(tracker) == [(0, step, MIB, 1) for step in range(5)]
     steps = tracker.steps()
     assert steps["complete"].tolist() == [True] * 4 + [False]
@@ -823,8 +726,8 @@ def test_a_child_is_brought_to_the_step_of_its_rank() -> None:
     assert tracked.last_complete_step == {0: 4, 1: 4, 2: 4}
     assert tracked.first_step == {0: 1, 1: 0, 2: 2}
     assert tracked.step_stacks == {1: 77}
-    assert tracked.levels([0, 1], range(6)).tolist() == [[0, 100, 200, 200, 200, 200], [0, 0, 5, 5, 5, 5]]
-    assert tracked.levels([0], [2], "live_blocks").tolist() == [[2]]
+    assert {number: one.last_step for number, one in tracked.sums.items()} == {0: 4, 1: 4, 2: 4}
+    assert rows(tracked.sums[0].rows, "cell", "born_bytes", "gone_bytes") == [(1, 100, 0), (2, 100, 0)]
     assert rows(tracked.anomalies) == [(0, "inherited_free", 1, 0)]
     # What happened in none of steps 3 and 4 is one row.
     assert [step for p, step in rows(tracked.steps, "process", "step") if p == 0] == [1, 2, 4, 5]
@@ -859,20 +762,6 @@ def test_a_worker_is_brought_no_further_than_the_step_it_ended_in() -> None:
 def test_a_child_whose_parent_was_not_recorded_still_inherits() -> None:
     tracked = track([process(2, 99)], [(2, free(9))])
     assert rows(tracked.anomalies, "kind") == [("inherited_free",)]
-
-
-def test_levels_carry_forward_and_start_at_zero() -> None:
-    one = [process(1)]
-    events = [
-        malloc(1, 10, step=2, stack_py=1), malloc(2, 7, step=4, stack_py=2), free(1, step=5), malloc(3, 1, step=9)
-    ]  # fmt: skip
-    tracked = track(one, [(1, event) for event in events])
-    assert tracked.levels([1, 0], [0, 2, 3, 4, 5, 8]).tolist() == [[0, 0, 0, 7, 7, 7], [0, 10, 10, 10, 0, 0]]
-    first = track(one, [(1, malloc(1, 10)), (1, malloc(2, 10, step=1))])
-    assert first.levels([0], [-1, 0]).tolist() == [[0, 10]]
-    empty = track(one, [])
-    assert empty.levels([], [1, 2]).shape == (0, 2)
-    assert empty.last_complete_step == {}
 
 
 def test_a_workspace_is_registered_again_without_fault() -> None:

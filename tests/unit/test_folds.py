@@ -19,7 +19,7 @@ from msmemscope.folds.ring_tables import RingTables, Table, merge
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource
 
 NPU = {"device_type": DeviceType.NPU, "device": 0}
-TABLES = ("sites", "site_steps", "survivors", "steps", "anomalies", "begins")
+TABLES = ("sites", "sums", "ages", "steps", "anomalies", "begins")
 
 
 def stream(seed: int, n: int) -> list[dict[str, int]]:
@@ -72,6 +72,18 @@ def fed(events: list[dict[str, int]], cuts: list[int], *, ring: int = 1, single:
     return fold
 
 
+def added(table: Table, *keys: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Rows of one key become their sum; runs of cells their single cells."""
+    names = [name for name in table if name not in (*keys, "cells")]
+    found: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for row in range(len(table["site"])):
+        for cell in range(int(table["cells"][row]) if "cells" in table else 1):
+            key = (int(table[keys[0]][row]), int(table[keys[1]][row]) + cell)
+            values = tuple(int(table[name][row]) for name in names)
+            found[key] = tuple(map(sum, zip(values, found.get(key, (0,) * len(names)), strict=True)))
+    return found
+
+
 def plain(table: Table) -> dict[str, list[Any]]:
     return {name: list(column) for name, column in table.items()}
 
@@ -79,7 +91,7 @@ def plain(table: Table) -> dict[str, list[Any]]:
 def assert_same(one: RingTables, other: RingTables) -> None:
     for name in TABLES:
         assert plain(getattr(one, name)) == plain(getattr(other, name)), name
-    facts = ("events", "stride", "first_step", "step", "step_stack", "boundaries", "launches", "left_out_incidents")
+    facts = ("events", "sum_stride", "first_step", "step", "step_stack", "boundaries", "launches", "left_out_incidents")
     assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
     assert len(one.incidents) == len(other.incidents)
     for mine, its in zip(one.incidents, other.incidents, strict=True):
@@ -136,9 +148,9 @@ def test_parts_say_what_batches_said() -> None:
 
 
 def assert_tracked_same(one: Tracked, other: Tracked) -> None:
-    for name in ("sites", "site_steps", "survivors", "steps", "anomalies"):
+    for name in ("sites", "steps", "anomalies"):
         assert plain(getattr(one, name)) == plain(getattr(other, name)), name
-    for name in ("first_step", "last_complete_step", "step_stacks", "boundaries", "reached", "stride", "events"):
+    for name in ("first_step", "last_complete_step", "step_stacks", "boundaries", "reached", "events"):
         assert getattr(one, name) == getattr(other, name), name
 
 
@@ -168,8 +180,8 @@ def test_a_step_that_is_said_to_have_ended_reads_as_if_an_event_had_told_it() ->
         heard = RingFold(1, has_parent=True)
         heard.take(len(told), columns(told))
         one, other = asked.tables().reaching(reached), heard.tables().reaching(0)
-        assert plain(one.site_steps) == plain(other.site_steps)
-        assert plain(one.survivors) == plain(other.survivors)
+        assert added(one.sums, "site", "cell") == added(other.sums, "site", "cell")
+        assert added(one.ages, "site", "age_class") == added(other.ages, "site", "age_class")
         assert sorted(zip(*plain(one.steps).values(), strict=True)) == sorted(
             zip(*plain(other.steps).values(), strict=True)
         )

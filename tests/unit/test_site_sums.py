@@ -135,11 +135,11 @@ def test_few_runs_are_enough_for_many_steps() -> None:
     """What a site does in every step is two or three runs, whatever it is; and a limit holds."""
     events, _ = life(1, 1000)
     steady = [event for event in events if event[2] not in (5, 6)]
-    tracker = BlockTracker(max_points=100, max_runs=1 << 20)
+    tracker = BlockTracker(max_runs=1 << 20)
     tracker.add_process(0)
     tracker.feed(0, len(steady), columns(steady))
     assert len(tracker.sums()["site"]) <= 4 * 4
-    tight = BlockTracker(max_points=100, max_runs=50)
+    tight = BlockTracker(max_runs=50)
     tight.add_process(0)
     tight.feed(0, len(events), columns(events))
     assert (~tight.sums()["late"]).sum() <= 50 + 6

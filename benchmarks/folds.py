@@ -1,20 +1,22 @@
-"""How fast the block tracker goes through events, on one core, and what memory it takes.
+"""How fast the folds go through events, on one core, what memory they take, and what merging and judging cost.
 
-    python benchmarks/tracker.py [--events 20000000] [--batch 65536] [--parquet]
+    python benchmarks/folds.py [--events 20000000] [--batch 65536] [--parquet] [--ranks 64,256,1024]
 
 Three streams of synthetic events of 8 processes, fed in batches as they come from rings:
 
     training  steps of 10,000 blocks from 2,000 sites: activations that live from forward to backward, temporaries
               in between, every step at the same addresses, one site that keeps a block each step
     churn     100,000 blocks live per process, freed and allocated in random order: hardly a cache hit
-    other     like training, but 3 of 4 events are operators that the tracker only steps over
+    other     like training, but 3 of 4 events are operators that the folds only step over
 
-With --parquet the training stream is written as zstd parts first, and `blocks.track` reads it back with pyarrow on
-the same single core: what the analysis of a finished run costs up to the tables.
+With --parquet the training stream is written as zstd parts first, and `blocks.fold` reads it back with pyarrow on
+the same single core: what `analyze` of a run costs up to the tables. With --ranks so many folds are fed 200 steps of
+2,000 sites each (one of them leaks on every rank, one on rank 3 alone, half of the others hand their blocks from step to
+step), then the tables of all are merged and judged.
 
 The rate is events per second of CPU time of one core, the wall clock's beside it: the two differ when the machine has
 other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the
-libraries and the events in flight; "idle" is the same before the first event.
+libraries and the events in flight; "idle" is the same before the first event, "half" after half of the events.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msmemscope._kernel import BlockTracker
 from msmemscope.analysis import blocks
+from msmemscope.analysis.leaks import find_leaks
+from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 PROCESSES = 8
@@ -47,7 +50,7 @@ Columns = dict[str, Any]
 
 
 def empty(n: int) -> Columns:
-    columns: Columns = {name: np.zeros(n, EVENT_COLUMNS[name]) for name in blocks.TRACKER_COLUMNS}
+    columns: Columns = {name: np.zeros(n, EVENT_COLUMNS[name]) for name in COLUMNS}
     columns["total"][:] = 8 * GIB
     columns["device_type"][:] = DeviceType.CUDA
     columns["pool"][:] = Pool.CUDA
@@ -140,8 +143,9 @@ STREAMS = {
 }
 
 
-def processes() -> list[Any]:
-    return [SimpleNamespace(ring=n + 1, parent_ring=0, rank=n) for n in range(PROCESSES)]
+def processes(count: int = PROCESSES) -> list[Any]:
+    facts = {"parent_ring": 0, "attempt": 0, "host": "", "program": "train.py", "command": "", "ended_ns": 0}
+    return [SimpleNamespace(ring=n + 1, rank=n, pid=n + 1, created_ns=n, **facts) for n in range(count)]
 
 
 def resident() -> int:
@@ -163,33 +167,85 @@ class Stopwatch:
         self.wall += time.perf_counter()
 
 
-def report(name: str, tracked: blocks.Tracked, events: int, spent: Stopwatch, tables: Stopwatch, idle: int) -> None:
+def report(
+    name: str, tracked: blocks.Tracked, events: int, spent: Stopwatch, tables: Stopwatch, idle: int, half: int
+) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
         f"{name:<9}{events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s "
         f"(wall {events / spent.wall / 1e6:.2f})  "
         f"tables {tables.cpu * 1e3:4.0f} ms   "
-        f"peak RSS {peak / GIB:.2f} GiB (idle {idle / GIB:.2f})   {len(tracked.sites['process']):,} sites, "
-        f"{len(tracked.site_steps['site']):,} points, {len(tracked.live['ptr']):,} live blocks, "
-        f"{len(tracked.steps['step']):,} step rows",
+        f"peak RSS {peak / GIB:.2f} GiB (idle {idle / GIB:.2f}, half {half / GIB:.2f})   "
+        f"{len(tracked.sites['process']):,} sites, {sum(len(one.rows['site']) for one in tracked.sums.values()):,} rows "
+        f"of sums, {int(tracked.sites['live_blocks'].sum()):,} live blocks, {len(tracked.steps['step']):,} step rows",
         flush=True,
     )
 
 
 def bench_stream(name: str, events: int, batch: int) -> None:
-    tracker = BlockTracker()
-    blocks.add_processes(tracker, processes())
-    idle = resident()
+    folds = [RingFold(one.ring) for one in processes()]
+    idle = half = resident()
     spent, tables = Stopwatch(), Stopwatch()
     done = 0
     for process, columns in STREAMS[name](events, batch):
         n = len(columns["kind"])
         with spent:
-            tracker.feed(process, n, columns)
+            folds[process].take(n, columns)
+        if done < events / 2 <= done + n:
+            half = resident()
         done += n
     with tables:
-        tracked = blocks.tracked(tracker, processes())
-    report(name, tracked, done, spent, tables, idle)
+        tracked = blocks.merged((one.tables() for one in folds), processes())
+    report(name, tracked, done, spent, tables, idle, half)
+
+
+def rank_steps(rank: int, steps: int) -> Columns:
+    """The events of one rank: each site makes a block in each step."""
+    columns = empty(2 * SITES)
+    site = np.repeat(np.arange(SITES), 2)
+    columns["kind"][:] = np.tile([Kind.MALLOC, Kind.FREE], SITES)
+    columns["ptr"][:] = 1 << 30 | site << 12
+    columns["size"][:] = np.where(columns["kind"] == Kind.MALLOC, 4096 * (1 + site % 100), 0)
+    columns["stack_py"][:] = 1000 + site
+    handed = (site % 2 == 1) & (columns["kind"] == Kind.FREE)  # freed before the next is made, a step later
+    order = np.argsort(np.where(handed, 2 * site - 1, np.arange(2 * SITES)), kind="stable")
+    order[1::2], order[0::2] = order[1::2].copy(), order[0::2].copy()
+    one = {name: column[order] for name, column in columns.items()}
+    leaks = (one["stack_py"] == 1000) | ((one["stack_py"] == 1002) & (rank == 3))
+    keep = ~(leaks & (one["kind"] == Kind.FREE))
+    one = {name: column[keep] for name, column in one.items()}
+    n = len(one["kind"])
+    whole = {name: np.tile(column, steps) for name, column in one.items()}
+    whole["step"][:] = np.repeat(np.arange(steps), n)
+    kept = leaks[keep]
+    whole["ptr"] += np.where(np.tile(kept, steps), whole["step"].astype(np.uint64) << np.uint64(32), np.uint64(0))
+    whole["ts"][:] = np.arange(n * steps)
+    return whole
+
+
+def bench_ranks(count: int, steps: int = 200) -> None:
+    folds = [RingFold(one.ring) for one in processes(count)]
+    spent, merging, judging = Stopwatch(), Stopwatch(), Stopwatch()
+    events = 0
+    kinds = {rank: rank_steps(rank, steps) for rank in (0, 3)}
+    for rank, fold in enumerate(folds):
+        columns = kinds[3 if rank == 3 else 0]
+        events += len(columns["kind"])
+        with spent:
+            fold.take(len(columns["kind"]), columns)
+    kinds.clear()
+    held = resident()
+    with merging:
+        tracked = blocks.merged((one.tables() for one in folds), processes(count))
+    with judging:
+        found = find_leaks(tracked, lambda stack: ())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(
+        f"{count:>5} ranks {events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s   merge {merging.cpu:5.2f} s"
+        f"   judge {judging.cpu:5.2f} s   RSS of the folds {held / GIB:.2f} GiB, peak {peak / GIB:.2f} GiB   "
+        f"{[f'{one.kind} on {len(one.ranks)} ranks' for one in found]}",
+        flush=True,
+    )
 
 
 class ParquetRun:
@@ -223,7 +279,7 @@ def bench_parquet(folder: Path) -> None:
     spent = Stopwatch()
     with spent:
         tracked = blocks.track(ParquetRun(folder))  # type: ignore[arg-type]
-    report("parquet", tracked, tracked.events, spent, Stopwatch(), idle)
+    report("parquet", tracked, tracked.events, spent, Stopwatch(), idle, idle)
 
 
 def main() -> int:
@@ -231,6 +287,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=20_000_000)
     parser.add_argument("--batch", type=int, default=65_536, help="events per batch")
     parser.add_argument("--parquet", action="store_true", help="also write and read parts")
+    parser.add_argument("--ranks", default="", help="numbers of ranks, separated by commas")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only is None:
@@ -242,10 +299,14 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 write_parts(Path(folder), options.events, options.batch)
                 subprocess.run([*again, f"--only={folder}"], check=True)
+        for count in filter(None, options.ranks.split(",")):
+            subprocess.run([*again, f"--only=ranks:{count}"], check=True)
         return 0
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if options.only in STREAMS:
         bench_stream(options.only, options.events, options.batch)
+    elif options.only.startswith("ranks:"):
+        bench_ranks(int(options.only.removeprefix("ranks:")))
     else:
         bench_parquet(Path(options.only))
     return 0
