@@ -11,8 +11,8 @@ Three streams of synthetic events of 8 processes, fed in batches as they come fr
 
 With --parquet the training stream is written as zstd parts first, and `blocks.fold` reads it back with pyarrow on
 the same single core: what `analyze` of a run costs up to the tables. With --ranks so many folds are fed 200 steps of
-2,000 sites each (one of them leaks on every rank, one on rank 3 alone, half of the others hand their blocks from step to
-step), then the tables of all are merged and judged.
+2,000 sites each (one of them leaks on every rank, one on rank 3 alone, half of the others hand their blocks from step
+to step), then the tables of all are merged and judged.
 
 The rate is events per second of CPU time of one core, the wall clock's beside it: the two differ when the machine has
 other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the
@@ -171,13 +171,14 @@ def report(
     name: str, tracked: blocks.Tracked, events: int, spent: Stopwatch, tables: Stopwatch, idle: int, half: int
 ) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    rows = sum(len(one.rows["site"]) for one in tracked.sums.values())
     print(
         f"{name:<9}{events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s "
         f"(wall {events / spent.wall / 1e6:.2f})  "
         f"tables {tables.cpu * 1e3:4.0f} ms   "
         f"peak RSS {peak / GIB:.2f} GiB (idle {idle / GIB:.2f}, half {half / GIB:.2f})   "
-        f"{len(tracked.sites['process']):,} sites, {sum(len(one.rows['site']) for one in tracked.sums.values()):,} rows "
-        f"of sums, {int(tracked.sites['live_blocks'].sum()):,} live blocks, {len(tracked.steps['step']):,} step rows",
+        f"{len(tracked.sites['process']):,} sites, {rows:,} rows of sums, "
+        f"{int(tracked.sites['live_blocks'].sum()):,} live blocks, {len(tracked.steps['step']):,} step rows",
         flush=True,
     )
 

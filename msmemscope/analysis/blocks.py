@@ -78,7 +78,8 @@ class Tracked:
     step_stacks: process -> Python stack of whoever advanced its step last; only processes where it is known.
     first_step: process -> step of its first event; only processes with events.
     last_complete_step: process -> its last closed step, -1 when there is none yet; only processes with events.
-    sums: process -> what its sites can be judged by; only processes with events.
+    sums: process -> what its sites can be judged by; only processes with steps. windows: the same of processes without,
+        for whom a second is a step, counted from 1.
     events: how many events went in. orphans: events left out because their ring is not one of the run's.
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
@@ -98,6 +99,7 @@ class Tracked:
     reached: dict[int, int] = field(default_factory=dict)
     launches: int = 0
     sums: dict[int, SiteSums] = field(default_factory=dict)
+    windows: dict[int, SiteSums] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
 
@@ -191,6 +193,12 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
                 one.sums, one.ages, one.step - 1 if one.step > one.first_step else -1, one.first_step, one.sum_stride
             )
             for number, one in known.items()
+            if not one.window
+        },
+        windows={
+            number: SiteSums(one.sums, one.ages, one.window - 1, 1, one.sum_stride)
+            for number, one in known.items()
+            if one.window
         },
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},

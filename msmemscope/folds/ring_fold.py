@@ -97,6 +97,7 @@ class RingFold:
                 sums=tracker.sums(),
                 ages=tracker.ages(),
                 sum_stride=tracker.sum_stride,
+                window=int(facts["window"]),
                 first_step=int(facts["first_step"]),
                 step=int(facts["step"]),
                 step_stack=int(facts["step_stack"]),

@@ -25,7 +25,8 @@ class RingTables:
 
     step is the open step, first_step that of its first event; both say nothing without events. step_stack: Python stack
     of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the
-    steps after the first and the times at which they began.
+    steps after the first and the times at which they began. window: of a process that has made no step, the second that
+    is open, from 1: its sums are by windows of time; 0 for all others.
     """
 
     ring: int
@@ -36,6 +37,7 @@ class RingTables:
     sums: Table
     ages: Table
     sum_stride: int
+    window: int
     first_step: int
     step: int
     step_stack: int
@@ -54,6 +56,10 @@ class RingTables:
         """The same where `step` is open, and what was open before it has ended without an event that told it: a worker
         hears of its rank's steps only when it does something. Steps in which nothing happened make one row together,
         for the last of them."""
+        if step > self.step and self.window:
+            nothing = np.zeros(0, np.intp)  # what it did in seconds of its own tells nothing about the steps of another
+            emptied = replace(self, sums=_rows(self.sums, nothing), ages=_rows(self.ages, nothing), window=0)
+            return emptied.reaching(step)
         if not self.events or step <= self.step:
             return replace(
                 self,

@@ -63,6 +63,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         if (timely) process.last_ts = std::max(process.last_ts, events.ts[row]);
         if (!process.started) start(process, step, process.last_ts);
         if (timely && !process.clocked) begin_clock(process, events.ts[row]);
+        if (process.windows != nullptr) advance_window(process);
         if (step > process.step) close_steps(process, step, process.last_ts, process.follows() ? 1 : kMaxSilentSteps);
         if (step == process.step && step > process.told_step)
             forget_levels(process);  // a range that ended had opened it
@@ -171,6 +172,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     site.live_bytes += size;
     site.peak_bytes = std::max(site.peak_bytes, site.live_bytes);
     if (process.sums != nullptr) process.sums->born(block.site, size);
+    if (process.windows != nullptr) process.windows->born(block.site, size);
 
     StepRow& open = pool.open;
     open.allocs += 1;
@@ -235,6 +237,9 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     site.freed_bytes += static_cast<u64>(block.size);
     site.live_bytes -= block.size;
     if (process.sums != nullptr) process.sums->freed(block.site, block.step, process.step, block.size);
+    if (process.windows != nullptr)
+        process.windows->freed(block.site, std::min(window_at(process, block.ts), process.window), process.window,
+                               block.size);
     u64 attr = 0;
     if (const auto word = pool.words.find(block.id); word != pool.words.end()) {
         attr = word->second;
@@ -318,8 +323,24 @@ void BlockTracker::SiteIndex::add(u64 stack_py, u64 stack_c, u32 site) {
 void BlockTracker::start(Process& process, u32 step, u64 ts) {
     process.started = true;
     process.first_step = process.step = step;
-    if (process.sums != nullptr) process.sums->start(step);
+    if (max_runs_ == 0) return;
+    process.sums->start(step);
+    process.windows = std::make_unique<SiteSums>(max_runs_);
+    process.window = 1;
+    process.windows->start(process.window);
     process.first_ts = process.step_start_ts = ts;
+}
+
+u32 BlockTracker::window_at(const Process& process, u64 ts) noexcept {
+    const u64 ns = ts > process.first_ts ? ts - process.first_ts : 0;
+    return static_cast<u32>(std::min<u64>(1 + ns / kWindowNs, ~u32{0} - 1));
+}
+
+void BlockTracker::advance_window(Process& process) {
+    const u32 window = window_at(process, process.last_ts);
+    if (window <= process.window) return;
+    process.windows->close(process.window, window);
+    process.window = window;
 }
 
 // What began before any event could tell the time begins with the first that can.
@@ -371,6 +392,7 @@ void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_sile
     }
 
     if (process.sums != nullptr) process.sums->close(process.step, next);
+    process.windows.reset();
     process.late.clear();
     process.step = next;
     process.step_start_ts = ts;
@@ -557,21 +579,29 @@ AnomalyTable BlockTracker::anomalies() const {
 }
 
 u32 BlockTracker::sum_stride() const noexcept {
-    return processes_.empty() || processes_.front().sums == nullptr ? 1 : processes_.front().sums->stride();
+    if (processes_.empty() || processes_.front().sums == nullptr) return 1;
+    const Process& process = processes_.front();
+    return process.windows != nullptr ? process.windows->stride() : process.sums->stride();
 }
 
 SumTable BlockTracker::sums() const {
     SumTable table;
-    for (const Process& process : processes_)
-        if (process.sums != nullptr) process.sums->append(table, process.step);
+    for (const Process& process : processes_) append(process, table);
     return table;
 }
 
 AgeTable BlockTracker::ages() const {
     AgeTable table;
-    for (const Process& process : processes_)
-        if (process.sums != nullptr) process.sums->append(table, process.step);
+    for (const Process& process : processes_) append(process, table);
     return table;
+}
+
+template <typename Table>
+void BlockTracker::append(const Process& process, Table& table) {
+    if (process.windows != nullptr)
+        process.windows->append(table, process.window);
+    else if (process.sums != nullptr)
+        process.sums->append(table, process.step);
 }
 
 BeginTable BlockTracker::begins() const {
@@ -600,6 +630,7 @@ ProcessTable BlockTracker::processes() const {
         table.step_stack.push_back(process.step_stack);
         table.boundaries.push_back(process.boundaries);
         table.launches.push_back(process.launches);
+        table.window.push_back(process.windows != nullptr ? process.window : 0);
     }
     return table;
 }

@@ -12,6 +12,8 @@
 //           thread that was late; it counts to the current step, so that a closed step never changes.
 //   worker  a process with a parent that makes no STEP itself hears of steps only when it does something: those in
 //           which it did nothing make one row together, for the last of them. A hundred idle workers cost nothing.
+//   window  a process without any step (a server, a script) is cut into windows of time, kWindowNs each, for its sums;
+//           they are dropped when its first step ends.
 //   range   a step whose source is an mstx range ends with it (RANGE_END with aux 1), not only where the next begins:
 //           what lies between two ranges counts to the next. Ranges within the steps of another source end nothing.
 //   shadow  a block from before recording began comes when recording comes on, with its true time: it is alive from
@@ -80,6 +82,7 @@ inline constexpr std::size_t kAnomalies = static_cast<std::size_t>(Anomaly::COUN
 inline constexpr i64 kMaxBlockBytes = i64{1} << 47;
 // Steps without any event that still get a row each when a process skips them.
 inline constexpr u32 kMaxSilentSteps = 1u << 13;
+inline constexpr u64 kWindowNs = 1'000'000'000;
 // Rows of steps of one pool; beyond, neighbours become one. And steps whose begin is known of one process.
 inline constexpr std::size_t kMaxStepRows = 1u << 14;
 inline constexpr std::size_t kMaxBegins = 1u << 16;
@@ -133,7 +136,6 @@ public:
     // Steps per cell of the sums of the process that was added first.
     u32 sum_stride() const noexcept;
 
-
     SiteTable sites() const;
     StepTable steps() const;
     // Every block alive now.
@@ -143,6 +145,7 @@ public:
     AnomalyTable anomalies() const;
     ProcessTable processes() const;
     BeginTable begins() const;
+    // By windows of time where a process has made no step, else by steps.
     SumTable sums() const;
     AgeTable ages() const;
 
@@ -241,6 +244,8 @@ private:
         // leaked must still be seen then. Cleared when the step closes.
         std::vector<Late> late;
         std::unique_ptr<SiteSums> sums;
+        std::unique_ptr<SiteSums> windows;  // while it has made no step
+        u32 window = 0;                     // the open one; the first is 1
         std::array<u64, kAnomalies> anomaly_count{};
         std::array<i64, kAnomalies> anomaly_bytes{};
 
@@ -275,6 +280,10 @@ private:
     static void close_row(PoolState& pool, u64 ts);
     static void thin_rows(PoolState& pool);
     static void thin_begins(Process& process);
+    template <typename Table>
+    static void append(const Process& process, Table& table);
+    static u32 window_at(const Process& process, u64 ts) noexcept;
+    void advance_window(Process& process);
     LiveTable blocks(bool with_late) const;
     void append(LiveTable& table, const PoolState& pool, const Block& block, u64 attr, bool late) const;
 

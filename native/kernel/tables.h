@@ -117,7 +117,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, bytes)
 
 // One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
-// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own. With events 0 nothing was fed, and
+// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own; window: the open one, where its sums
+// are by windows of time, else 0. With events 0 nothing was fed, and
 // the other fields say nothing.
 #define MEMSCOPE_PROCESS_COLUMNS(X) \
     X(u32, process)                 \
@@ -130,7 +131,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, last_ts)                 \
     X(u64, step_stack)              \
     X(u64, boundaries)              \
-    X(u64, launches)
+    X(u64, launches)                \
+    X(u32, window)
 
 // When the steps of a process after its first began.
 #define MEMSCOPE_BEGIN_COLUMNS(X) \

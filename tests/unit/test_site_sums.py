@@ -170,3 +170,34 @@ def test_without_a_limit_no_sums_are_kept() -> None:
             {"site": [], "age_class": [], "blocks": []},
             last_step=-1,
         ).site(1)  # type: ignore[dict-item]
+
+
+def test_without_steps_seconds_are_steps() -> None:
+    """A server keeps a block each second and answers with another; sums are by seconds until a step is told."""
+    second = 1_000_000_000
+    events = []
+    for number in range(20):
+        events += [
+            (Kind.MALLOC, 64 + number, 1, 100, 0),
+            (Kind.MALLOC, 1 << 40, 2, 8, 0),
+            (Kind.FREE, 1 << 40, 2, 0, 0),
+        ]
+    table = columns(events)
+    table["ts"][:] = 7 * second + np.repeat(np.arange(20), 3) * second + np.tile([1, 2, 3], 20)
+    fold = RingFold(1)
+    fold.take(len(events), table)
+    tables = fold.tables()
+    assert tables.window == 20
+    sums = expanded(fold, last_step=19)
+    assert sums.sites.tolist() == [1]
+    assert sums.site(1).level_blocks.tolist() == list(range(1, 20))
+    assert sums.site(1).open_blocks == 1
+    # Where somebody else has steps, its seconds say nothing,
+    assert not len(tables.reaching(3).sums["site"])
+    # and once it makes one itself, steps count.
+    more = columns([(Kind.STEP, 0, 0, 0, 1)])
+    more["ts"][:] = 28 * second
+    fold.take(1, more)
+    assert fold.tables().window == 0
+    assert fold.tables().sums["cell"].tolist() == [0]
+    assert fold.tables().sums["born_blocks"].tolist() == [20]
