@@ -239,12 +239,13 @@ def bench_ranks(count: int, steps: int = 200) -> None:
     with merging:
         tracked = blocks.merged((one.tables() for one in folds), processes(count))
     with judging:
-        found = find_leaks(tracked, lambda stack: ())
+        found = find_leaks(tracked, lambda _: ())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    claims = [f"{one.kind} on {len(one.ranks)} ranks" for one in found]
     print(
-        f"{count:>5} ranks {events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s   merge {merging.cpu:5.2f} s"
-        f"   judge {judging.cpu:5.2f} s   RSS of the folds {held / GIB:.2f} GiB, peak {peak / GIB:.2f} GiB   "
-        f"{[f'{one.kind} on {len(one.ranks)} ranks' for one in found]}",
+        f"{count:>5} ranks {events / 1e6:6.1f} M events {events / spent.cpu / 1e6:6.2f} M/s   "
+        f"merge {merging.cpu:5.2f} s   judge {judging.cpu:5.2f} s   "
+        f"RSS of the folds {held / GIB:.2f} GiB, peak {peak / GIB:.2f} GiB   {claims}",
         flush=True,
     )
 

@@ -64,9 +64,8 @@ class Tracked:
     A process is named by its index in `processes` (a rank's own process and each of its children are processes of
     their own), a site by its row in `sites`. Sizes are bytes, times CLOCK_MONOTONIC nanoseconds of the process's host.
 
-    sites: process, device_type, device, pool, stack_py, stack_c, allocs, alloc_bytes, frees, freed_bytes,
-        live_blocks, live_bytes, peak_bytes (of this site alone), first_step, last_step, first_ts, last_ts (of its
-        first and latest allocation), order (number of its latest allocation among all of its process, from 1).
+    sites: process, device_type, device, pool, stack_py, stack_c, allocs, live_blocks, first_step, last_step (of its
+        first and latest allocation), first_ts.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, most_bytes,
         start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
         end_ts, complete, steps (in the row; its last is `step`). min_bytes and most_bytes are the least and most

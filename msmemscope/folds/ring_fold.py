@@ -42,6 +42,23 @@ COLUMNS = (
 )
 """What a fold reads of an event."""
 
+SITE_COLUMNS = frozenset(
+    [
+        "process",
+        "device_type",
+        "device",
+        "pool",
+        "stack_py",
+        "stack_c",
+        "allocs",
+        "live_blocks",
+        "first_step",
+        "last_step",
+        "first_ts",
+    ]
+)
+"""What leaves the fold of a site; a job has millions of them."""
+
 MAX_SITES = 1 << 18  # some 250 bytes each
 MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
@@ -91,7 +108,7 @@ class RingFold:
             return RingTables(
                 ring=self.ring,
                 events=int(facts["events"]),
-                sites=tracker.sites(),
+                sites={name: column for name, column in tracker.sites().items() if name in SITE_COLUMNS},
                 steps=tracker.steps(),
                 anomalies=tracker.anomalies(),
                 sums=tracker.sums(),

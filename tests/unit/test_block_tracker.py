@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis import blocks
 from msmemscope.analysis.gaps import gap_table
+from msmemscope.folds.ring_fold import SITE_COLUMNS
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20
@@ -701,7 +702,8 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
 
     assert tracked.events == seen[-1] == 600
     assert tracked.orphans == 0
-    assert sorted(rows(tracked.sites)) == sorted(rows(tracker.sites()))
+    assert sorted(rows(tracked.sites)) == sorted(rows(tracker.sites(), *tracked.sites))
+    assert set(tracked.sites) == SITE_COLUMNS
     assert sorted(rows(tracked.steps)) == sorted(wanted_steps(model))
     assert sorted(rows(tracked.anomalies)) == sorted(rows(tracker.anomalies()))
     assert tracked.ranks.tolist() == [4, 5, 4]
