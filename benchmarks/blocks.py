@@ -2,7 +2,7 @@
 
     python benchmarks/blocks.py [--events 1000000] [--stream training]
 
-A run of 8 ranks is written to disk: a stream of tracker.py in PTA, cut from driver segments of 2 MiB, with stack ids.
+A run of 8 ranks is written to disk: a stream of folds.py in PTA, cut from driver segments of 2 MiB, with stack ids.
 Then everything is made from it as at the end of a run: the analysis, the table of blocks, upstream's CSV files. Seconds
 of CPU time of all threads, with the wall clock's beside it; the peak is that of a process that makes the table of
 blocks and nothing else.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tracker import PROCESSES, STREAMS, empty
+from folds import PROCESSES, STREAMS, empty
 
 from msmemscope.aggregate.event_part import write_events
 from msmemscope.aggregate.wire import Batch

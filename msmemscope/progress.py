@@ -27,7 +27,7 @@ class Bar:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if self._shown is None or stage != self._stage:
-            if done >= total or time.monotonic() - self._begun < PATIENCE_S:
+            if time.monotonic() - self._begun < PATIENCE_S:
                 return
             self.clear()
             self._show(stage)

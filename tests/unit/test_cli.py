@@ -400,15 +400,13 @@ def test_a_progress_bar_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -
             assert report is not None
             report("sorting", 1, 2)
             report.clear()
-            report("over at once", 2, 2)
-            report("writing", 1, 2)
+            report("writing", 2, 2)  # as of a run that does not say how many events it has
     shown = b""
     deadline = time.monotonic() + 10
     while b"writing" not in shown and time.monotonic() < deadline:
         shown += os.read(leader, 65536)
     os.close(leader)
     assert b"writing" in shown
-    assert b"over at once" not in shown
 
 
 # --- The program --------------------------------------------------------------------------------------------------
