@@ -248,7 +248,9 @@ def _candidate_sentence(finding: Finding) -> str:
 
 def _growth_sentence(finding: Finding) -> str:
     parts = [f"{_per_step(finding, ' more')} is held from {finding.where}"]
-    if finding.first_step > FIRST_STEP:
+    if finding.evidence.get("per") == "minute":
+        parts[0] += f", for {_duration(finding.last_step - finding.first_step + 1)}"
+    elif finding.first_step > FIRST_STEP:
         parts[0] += f", since step {finding.first_step:,}"
     parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
     return "; ".join(parts) + "."
@@ -264,7 +266,16 @@ def _level_sentence(finding: Finding) -> str:
 def _per_step(finding: Finding, more: str = "") -> str:
     each = " each" if finding.count > 1 else ""
     rate = _of_each(finding, "bytes_per_step", finding.bytes_per_step)
-    return f"{at_the_start(finding.who)}: {rate}{more} per step{each}"
+    return f"{at_the_start(finding.who)}: {rate}{more} per {finding.evidence.get('per', 'step')}{each}"
+
+
+def _duration(seconds: int) -> str:
+    """ "90 seconds", "12 minutes", "7.5 hours"."""
+    if seconds < 120:
+        return f"{seconds} seconds"
+    if seconds < 7200:
+        return f"{seconds // 60} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
 
 def _of_each(finding: Finding, column: str, usual: float) -> str:

@@ -15,6 +15,8 @@ Keys of `evidence`, of those kinds:
     reason          why no more is claimed; of a leak, what it rests on. A clause
     outlook         what would decide it, as a clause; "" when nothing is open or nobody knows
     steps_to_decide the same as a number, null
+    per             "step"; "minute" of a process without steps: bytes_per_step is per minute there, and its steps are
+                    seconds since its first event
     share           of the births that stays: estimate, and 95 % interval
     rhythm          "every step", "every 3 steps", "irregular"
     per_rank        rank as text, or name of a process that is none -> bytes, bytes_per_step, blocks, first_step,
@@ -83,6 +85,8 @@ class LeakOptions:
     """Complete steps after the first iteration below which the report says that they are too few; not less than 12."""
 
 
+FEWEST_SECONDS = 60
+"""Of a process without steps, before anything is said of what it holds: programs begin with what they need."""
 _KINDS = {claims.LEAK: LEAK, claims.CANDIDATE: LEAK_CANDIDATE, claims.GROWTH: GROWTH, claims.LEVEL: LEVEL}
 _ORDER = (LEAK, LEAK_CANDIDATE, GROWTH, LEVEL)
 
@@ -108,10 +112,16 @@ def find_leaks(
         for kind in _KINDS
         for cause in find_causes(view.leaks(kind))
     ]
-    least = options.min_bytes_per_step
-    found = [one for one in found if (one.bytes if one.kind == LEVEL else one.bytes_per_step) >= least]
+    found = [one for one in found if _rate(one) >= options.min_bytes_per_step]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
     return found + _notes(tracked, max(options.min_steps, LIMITS.few_steps))
+
+
+def _rate(finding: Finding) -> float:
+    """Bytes per step, or per second."""
+    if finding.kind == LEVEL:
+        return finding.bytes
+    return finding.bytes_per_step / (60 if finding.evidence["per"] == "minute" else 1)
 
 
 class _View:
@@ -136,6 +146,7 @@ class _View:
             int(sites[number][site]): claim
             for (number, site), claim in judge.claims(self.tracked.sums, self.last_step).items()
         }
+        found |= self._claims_by_time(judge, process)
         leaking = [site for site, claim in found.items() if claim.kind == claims.LEAK]
         if leaking:
             same = self._cause_keys()
@@ -149,6 +160,19 @@ class _View:
             site: claim
             for site, claim in found.items()
             if claim.kind == claims.LEAK or not subjects.is_over(subjects.of(int(process[site])))
+        }
+
+    def _claims_by_time(self, judge: SiteJudge, process: Ints) -> dict[int, Claim]:
+        """On processes without steps, whose seconds are counted instead."""
+        windows = {n: one for n, one in self.tracked.windows.items() if one.last_step >= FEWEST_SECONDS}
+        last = np.full(len(self.tracked.processes), -1, np.int64)
+        for number, one in windows.items():
+            last[number] = one.last_step
+        sites = {number: np.flatnonzero(process == number) for number in windows}
+        return {
+            int(sites[number][site]): claim.by_time()
+            for (number, site), claim in judge.claims(windows, last).items()
+            if claim.kind in (claims.LEAK, claims.GROWTH)
         }
 
     def _cause_keys(self) -> Ints:
@@ -297,7 +321,8 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> 
     confidence = max(leak.claim.confidence for leak in cause.leaks)
     evidence: dict[str, Any] = {
         "reason": claim.reason,
-        "outlook": claim.outlook(),
+        "outlook": claim.outlook("second", "seconds") if claim.per_minute else claim.outlook(),
+        "per": "minute" if claim.per_minute else "step",
         "steps_to_decide": claim.steps_to_decide,
         "share": list(claim.share),
         "rhythm": _rhythm(claim),

@@ -212,6 +212,7 @@ class FakeTracked:
     last_complete_step: dict[int, int]
     boundaries: dict[int, int]
     sums: dict[int, SiteSums]
+    windows: dict[int, SiteSums] = field(default_factory=dict)
 
     @property
     def subjects(self) -> Subjects:

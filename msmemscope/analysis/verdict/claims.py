@@ -61,6 +61,9 @@ class Claim:
     """What stays comes on top of what each step makes at the site: the code ran once more in those steps, and did not
     come to the end of a step."""
 
+    per_minute: bool = False
+    """The process has no steps and was judged by seconds: steps are seconds here, and bytes_per_step are per minute."""
+
     def outlook(self, one: str = "step", many: str = "steps") -> str:
         """What would decide it, as a clause; "" when nothing is open or nobody knows. What a step is called may differ:
         where a process has none, it is a window of time."""
@@ -72,6 +75,14 @@ class Claim:
     def as_growth(self, reason: str, steps_to_decide: int | None = None) -> Claim:
         """The same site, claimed less."""
         return replace(self, kind=GROWTH, confidence=0.5, reason=reason, steps_to_decide=steps_to_decide)
+
+    def by_time(self) -> Claim:
+        """A claim on seconds, as it is stated. Nobody knows whether a program without steps is still loading what it
+        needs, so what is never freed is growth there."""
+        claim = self
+        if self.kind == LEAK:
+            claim = self.as_growth("none of it was ever freed, but no steps are told: it may be what the program loads")
+        return replace(claim, bytes_per_step=60 * self.bytes_per_step, per_minute=True)
 
 
 def figures(stats: SiteStats, events: Ints) -> Figures:
