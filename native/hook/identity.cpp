@@ -18,6 +18,7 @@ struct Launcher {
     const char* node;
     const char* restarts;
     i32 fewest;
+    const char* but;
 };
 
 constexpr Launcher kLaunchers[] = {
@@ -69,6 +70,14 @@ i32 number_of(const char* variable, i32 limit, Complaint& complaint) noexcept {
     return -1;
 }
 
+// Does the environment hold exactly this NAME=VALUE?
+bool is_set_so(const char* assignment) noexcept {
+    if (assignment == nullptr) return false;
+    char** found = environ;
+    while (found != nullptr && *found != nullptr && strcmp(*found, assignment) != 0) ++found;
+    return found != nullptr && *found != nullptr;
+}
+
 }  // namespace
 
 Identity identity_of_environment() noexcept {
@@ -76,6 +85,7 @@ Identity identity_of_environment() noexcept {
     Complaint complaint(found.complaint);
     const char* lonely = nullptr;  // a rank without a size, which another launcher's line may make up for
     for (const Launcher& launcher : kLaunchers) {
+        if (is_set_so(launcher.but)) continue;
         const i32 rank = number_of(launcher.rank, kMostRanks, complaint);
         if (rank < 0) continue;
         i32 size = number_of(launcher.size, kMostRanks + 1, complaint);

@@ -10,7 +10,8 @@ import pytest
 
 VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-    "PMI_SIZE", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+    "PMI_SIZE", "RANK_ID", "RANK_SIZE", "MS_WORKER_NUM", "MS_ROLE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
 )  # fmt: skip
 
 
@@ -30,6 +31,9 @@ def rank_of(variables: dict[str, str]) -> int:
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1),
         ({"RANK_ID": "5", "MS_WORKER_NUM": "8"}, 5),
         ({"RANK_ID": "5", "RANK_SIZE": "8"}, 5),
+        ({"RANK_ID": "0", "MS_WORKER_NUM": "2", "MS_ROLE": "MS_WORKER"}, 0),
+        # msrun's scheduler, which is the same script once more.
+        ({"RANK_ID": "0", "MS_WORKER_NUM": "2", "MS_ROLE": "MS_SCHED"}, -1),
         ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
         # One task, a batch script, and the shell of salloc: SLURM_PROCID=0 says nothing there.
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}, -1),
