@@ -141,7 +141,8 @@ def announce() -> None:
     name, whether or not it was preloaded. They look once, at their first allocation, into the C environment, which
     os.environ writes through to. Where mstx finds the receiver is said too, since Python loads us RTLD_LOCAL.
 
-    When the library was really preloaded, both are so already and nothing changes.
+    When the library was really preloaded, both are so already and nothing changes: nor when it is the copy of another
+    installation, for two of them in the children's LD_PRELOAD help nobody.
     """
     from msmemscope.collect.session import hook_library
 
@@ -150,7 +151,8 @@ def announce() -> None:
     if tool and os.path.realpath(tool) != os.path.realpath(library):
         _say(f"{INJECTION_VARIABLE} names {tool}: pools and marks are told to that, and not recorded; unset it")
     preloaded = os.environ.get(PRELOAD_VARIABLE, "")
-    if library in preloaded.replace(" ", ":").split(":"):
+    entries = preloaded.replace(" ", ":").split(":")
+    if any(os.path.basename(one) == os.path.basename(library) and os.path.isfile(one) for one in entries):
         return
     if not os.path.isfile(library) or ":" in library or " " in library:
         _say(f"pools of torch_npu and MindSpore are not seen: {library} cannot stand in {PRELOAD_VARIABLE}; move it")

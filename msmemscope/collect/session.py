@@ -135,11 +135,20 @@ class Session:
             "MSMEMSCOPE_SORTS": str(config.sorts),
             "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
         }
-        preloaded = os.environ.get("LD_PRELOAD", "")
-        if hook_library() not in preloaded.replace(" ", ":").split(":"):
-            preloaded = f"{hook_library()}:{preloaded}" if preloaded else hook_library()
-        variables["LD_PRELOAD"] = preloaded
+        variables["LD_PRELOAD"] = _preloaded(os.environ.get("LD_PRELOAD", ""))
         return variables
+
+
+def _preloaded(before: str) -> str:
+    """LD_PRELOAD with our library; that of another installation (`source msmemscope --load-api-env`) gives way."""
+    ours = hook_library()
+    entries = before.replace(" ", ":").split(":")
+    copies = [entry for entry in entries if os.path.basename(entry) == HOOK_LIBRARY]
+    if copies == [ours]:
+        return before
+    if not copies:
+        return f"{ours}:{before}" if before else ours
+    return ":".join([ours, *(entry for entry in entries if entry and entry not in copies)])
 
 
 def hook_library() -> str:

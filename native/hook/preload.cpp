@@ -2,6 +2,7 @@
 // compilers, `tail`), so it reads two variables and, when one is set, looks through the loaded objects. A
 // process that links nothing we watch is left with a patched dlsym and nothing else: no file, no thread, no
 // output. The ring is made by the first event.
+#include <dlfcn.h>
 #include <cstdlib>
 
 #include "hook/patch.h"
@@ -22,7 +23,18 @@ bool is_set(const char* name) noexcept {
     return text != nullptr && *text != 0;
 }
 
+// A launcher that is at home in another environment may have preloaded its own installation's copy as well. The first
+// copy's functions then stand in for those of the same names in the others, so it alone can be started, and by Python
+// too, while a slot belongs to whoever patches it first.
+bool is_first_copy() noexcept {
+    static const char ours = 0;
+    Dl_info here = {}, there = {};
+    return dladdr(&ours, &here) == 0 || dladdr(reinterpret_cast<const void*>(&memscope_start), &there) == 0 ||
+           here.dli_fbase == there.dli_fbase;
+}
+
 __attribute__((constructor)) void arm() {
+    if (!is_first_copy()) return;
     if (!is_set("MSMEMSCOPE_SESSION")) {
         // From a shell that sourced `msmemscope --load-api-env`: the program will make its session itself.
         if (is_set("MSMEMSCOPE_LIB_PATH")) {

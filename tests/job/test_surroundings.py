@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from running import LIMIT_S, environment, tool
 from watched import Account, analyze, build
 
+from msmemscope.collect.session import hook_library
 from msmemscope.tables import Run
 
 CALLS, THREADS = 1000, 2
@@ -201,6 +203,23 @@ def test_what_we_say_in_the_program_raises_nothing_and_stays_off_its_stdout(tmp_
 def test_a_home_in_which_one_cannot_even_look(program: Path, tmp_path: Path) -> None:
     """As another user's is; a name that is too long fails for root as well."""
     done = shell(watched(program, tmp_path), tmp_path, XDG_CACHE_HOME=f"/{'x' * 300}")
+
+    assert done.returncode == STATUS, done.stderr
+    assert stored(tmp_path) == CALLS * THREADS
+
+
+@pytest.mark.parametrize("where", ["in front", "behind", "before the command"])
+def test_a_second_installation_is_preloaded_too(program: Path, tmp_path: Path, where: str) -> None:
+    """Such as that of a launcher which is at home in another environment than the ranks. One of them records."""
+    second = tmp_path / "second"
+    second.mkdir()
+    second = Path(shutil.copy(hook_library(), second))
+    if where == "before the command":
+        done = shell(watched(program, tmp_path), tmp_path, LD_PRELOAD=str(second))
+    else:
+        both = f"{second}:$LD_PRELOAD" if where == "in front" else f"$LD_PRELOAD:{second}"
+        inner = f"LD_PRELOAD={both} exec {shlex.quote(str(program))} progress {CALLS} 0 {STATUS}"
+        done = shell(shlex.join(tool(tmp_path / "out", ["bash", "-c", inner])), tmp_path)
 
     assert done.returncode == STATUS, done.stderr
     assert stored(tmp_path) == CALLS * THREADS
