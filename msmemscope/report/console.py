@@ -66,15 +66,17 @@ class Section:
 Only = Sequence[Subject] | None  # the subjects that are asked for; None: all, with limits on the number of lines
 
 
-def sections(analysis: Analysis, only: Only = None) -> list[Section]:
-    """Everything that is said, in order."""
+def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> list[Section]:
+    """Everything that is said, in order. brief: without upstream's part, of which one line says where it stands."""
     summary = analysis.summary
+    by_device = [*_leaked_blocks(analysis, only), *_gaps(analysis, only)]
+    if brief and by_device:
+        by_device = [Section(lines=tuple(_elsewhere(analysis)))]
     return [
         _job(summary),
         *_findings(summary, only),
         *_holdings(summary, only),
-        *_leaked_blocks(analysis, only),
-        *_gaps(analysis, only),
+        *by_device,
         *([_verdict(analysis)] if only is None else []),
     ]
 
@@ -83,6 +85,13 @@ def plain_text(analysis: Analysis, rank: int | None = None, pid: int | None = No
     """`rank`, `pid`: only this rank, or the subject of this process. InputError when it is not there."""
     only = _chosen(analysis, rank, pid)
     return "\n".join(line for section in sections(analysis, only) for line in _plain(section))
+
+
+def terminal_text(analysis: Analysis) -> str:
+    """What is printed at the end of a run. Of a single program everything, as upstream's users know it; of a job what
+    fits a screen, and where the rest is."""
+    brief = len(analysis.tracked.subjects) > 1
+    return "\n".join(line for section in sections(analysis, brief=brief) for line in _plain(section))
 
 
 def summary_text(
@@ -336,6 +345,17 @@ def _verdict(analysis: Analysis) -> Section:
 def _places(findings: Sequence[Finding]) -> str:
     said = "; ".join(f"{finding.who} at {finding.place}" for finding in findings[:3])
     return said + (f" and {len(findings) - 3} more" if len(findings) > 3 else "")
+
+
+def _elsewhere(analysis: Analysis) -> Iterator[str]:
+    """Where to read of single blocks; of the worst finding's first rank or process the command that shows more."""
+    yield f"Blocks by device, and the least and most of each pool: {analysis.run.path.resolve() / 'summary.txt'}"
+    worst = next(iter((*analysis.summary.out_of_memory, *analysis.summary.leaks, *analysis.summary.candidates)), None)
+    subject = next((one for one in analysis.tracked.subjects if worst is not None and worst.concerns(one)), None)
+    if subject is not None:
+        process = analysis.tracked.processes[subject.main]
+        which = f"--pid {process.pid}" if subject.rank is None else f"--rank {subject.rank}"
+        yield f"Next: msmemscope summary {analysis.run.path} {which}"
 
 
 # --- ranks and processes --------------------------------------------------------------------------------------------

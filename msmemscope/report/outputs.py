@@ -16,7 +16,7 @@ from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.report.analysed import Analysis, Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
-from msmemscope.report.console import plain_text
+from msmemscope.report.console import terminal_text
 from msmemscope.report.summary import Summary, skipped_files
 from msmemscope.report.upstream_files import write_upstream_files
 from msmemscope.report.verdict import write_verdict
@@ -64,7 +64,7 @@ def write_outputs(
     settings = config_of(run, config)
     analysis = analysis or analyse(run, settings, progress=progress)
     summary = analysis.summary
-    outcome = Outcome(run.path, summary, plain_text(analysis))
+    outcome = Outcome(run.path, summary, terminal_text(analysis))
     if tell is not None:
         tell(outcome.text)
 

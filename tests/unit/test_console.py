@@ -18,7 +18,7 @@ from msmemscope.errors import InputError, RunError
 from msmemscope.report import upstream_files
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import steps_table
-from msmemscope.report.console import plain_text, print_text, summary_text
+from msmemscope.report.console import plain_text, print_text, summary_text, terminal_text
 from msmemscope.report.outputs import OutputError, write_outputs
 from msmemscope.tables import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
@@ -215,6 +215,19 @@ def test_blocks_freed_when_the_program_ended_are_listed() -> None:
     assert said.split()[-3:-1] == [str(finding.blocks), "allocations"]
 
 
+def test_a_job_fits_a_screen_and_says_where_the_rest_is() -> None:
+    """Upstream's blocks of addresses are printed of a single program; of a job they stand in summary.txt."""
+    job = analyse(leaky_job(ranks=2))
+    said = terminal_text(job)
+    assert len(said.splitlines()) <= 40
+    assert "MB leaked in" not in said
+    assert "MB leaked in" in plain_text(job)
+    assert f"{job.run.path.resolve()}/summary.txt" in said
+    assert f"Next: msmemscope summary {job.run.path} --rank 0" in said
+    alone = analyse(leaky_job(ranks=1))
+    assert terminal_text(alone) == plain_text(alone)
+
+
 def test_a_block_says_how_many_kernels_were_launched_before_it() -> None:
     """One before the first step, two in each step ahead of the line that leaks; another process's do not count."""
     run = leaky_job(ranks=2)
@@ -332,7 +345,8 @@ def test_outputs_of_a_stored_run(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("msmemscope_*_ascend/config.json"))) == 4
     for file in outcome.files:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert (path / "summary.txt").read_text() == outcome.text
+    assert (path / "summary.txt").read_text() == summary_text(path)
+    assert f"{path}/summary.txt" in outcome.text  # what is printed of a job is shorter
     assert {"following the blocks", "writing csv files"} <= set(stages)
 
     before = sorted(tmp_path.rglob("*"))
