@@ -91,6 +91,7 @@ def environment_of_service() -> dict[str, str]:
         kept.pop("PYTHONHOME", None)
     if sys.flags.no_user_site:
         kept["PYTHONNOUSERSITE"] = "1"
+    kept["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start one for each core when it is imported, for nothing of ours
     kept[USER_PATH_VARIABLE] = os.pathsep.join(filter(None, sys.path))
     return kept
 

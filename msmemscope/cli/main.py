@@ -2,7 +2,7 @@
 
 `msmemscope [options] [--] program args…` runs a program. A first word that names a subcommand means that; after
 `--`, or after any option, the word is a program. Each command is a click command in a file of its own, imported
-only when it is called.
+only when it is called; the usual line that runs a program is read without click (plain_line.py).
 """
 
 from __future__ import annotations
@@ -14,20 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-import click
-
 from msmemscope.cli.messages import say
+from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.collect.nothing import open_nothing
-from msmemscope.errors import MemscopeError
-
-# Subcommand → module with its `command`. The first sentence of the command's help is shown in the overview.
-SUBCOMMANDS = {
-    "analyze": "msmemscope.cli.analyze",
-    "summary": "msmemscope.cli.summary",
-    "export": "msmemscope.cli.export",
-    "doctor": "msmemscope.cli.doctor",
-    "simulate-npu": "msmemscope.cli.simulate_npu",
-}
+from msmemscope.errors import MemscopeError, UsageError
 
 HELP = {"help_option_names": ["-h", "--help"]}  # of every subcommand
 
@@ -47,20 +37,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     user's mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
-    if name in SUBCOMMANDS:
-        module, words = SUBCOMMANDS[name], words[1:]
-    else:
-        module = "msmemscope.cli.run"
     try:
-        return _call(importlib.import_module(module).command, name, words)
-    except click.ClickException as error:
-        hint = f"see: msmemscope {name} --help" if name in SUBCOMMANDS else "see: msmemscope --help"
-        say("error", f"{error.format_message().rstrip('.')}; {hint}")
-        return 2
+        if name in SUBCOMMANDS:
+            return _call(SUBCOMMANDS[name], name, words[1:])
+        from msmemscope.cli.plain_line import read_plain_line
+        from msmemscope.cli.watched import run_program, take_trailing
+
+        plain = read_plain_line(words)
+        if plain is None:
+            return _call("msmemscope.cli.run", "", words)
+        program, values = plain
+        return run_program(take_trailing(words, program, values), values)
     except MemscopeError as error:
         say("error", error)
         return error.exit_status
-    except (KeyboardInterrupt, click.Abort) as error:
+    except KeyboardInterrupt as error:
         say("error", str(error) or "interrupted")
         return 130
     except BrokenPipeError:
@@ -89,14 +80,22 @@ def main_and_leave() -> NoReturn:
     os._exit(status)
 
 
-def _call(command: click.Command, name: str, words: list[str]) -> int:
-    """Parses and invokes. Not command.main(): that has its own way with Ctrl-C and a broken pipe."""
-    program = f"msmemscope {name}" if name in SUBCOMMANDS else "msmemscope"
+def _call(module: str, name: str, words: list[str]) -> int:
+    """Parses with click and invokes. Not command.main(): that has its own way with Ctrl-C and a broken pipe. name: of
+    the subcommand."""
+    import click
+
+    command: click.Command = importlib.import_module(module).command
+    program = f"msmemscope {name}".rstrip()
     try:
         with command.make_context(program, words) as context:
             status = int(command.invoke(context) or 0)
     except click.exceptions.Exit as leave:  # --help
         status = leave.exit_code
+    except click.ClickException as error:
+        raise UsageError(f"{error.format_message().rstrip('.')}; see: {program} --help") from None
+    except click.Abort as error:
+        raise KeyboardInterrupt(str(error)) from None
     if sys.stdout is not None:  # closed before we began: `>&-`
         sys.stdout.flush()  # here, where a reader that has gone is still only an exception
     return status

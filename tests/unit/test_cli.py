@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 
 from msmemscope import progress
-from msmemscope.cli import doctor, output_place, run
-from msmemscope.cli.main import SUBCOMMANDS, main
+from msmemscope.cli import doctor, output_place, watched
+from msmemscope.cli.main import main
 from msmemscope.cli.program import find_program, preload_obstacles
+from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.collect.place import choose_place
 from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError, UsageError
@@ -383,7 +384,7 @@ def test_small_shared_memory_is_said_and_something_else_is_taken(tmp_path: Path)
 def test_the_warning_about_shared_memory_reaches_the_user(
     supervisor: Supervisor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(run, "choose_place", lambda size: choose_place(size, str(tmp_path / "absent")))
+    monkeypatch.setattr(watched, "choose_place", lambda size: choose_place(size, str(tmp_path / "absent")))
     assert main(["sh"]) == 0
     assert "cannot be written" in capfd.readouterr().err
     assert supervisor.argv == ["sh"]

@@ -1,0 +1,12 @@
+"""Which first words of a command line mean a command of ours, and where that is."""
+
+from __future__ import annotations
+
+# Subcommand → module with its `command`. The first sentence of the command's help is shown in the overview.
+SUBCOMMANDS = {
+    "analyze": "msmemscope.cli.analyze",
+    "summary": "msmemscope.cli.summary",
+    "export": "msmemscope.cli.export",
+    "doctor": "msmemscope.cli.doctor",
+    "simulate-npu": "msmemscope.cli.simulate_npu",
+}

@@ -1,0 +1,135 @@
+"""What `msmemscope [options] [--] program args…` does with its options: checks all that can be checked, then runs it.
+
+In: the options as texts, and the program's argv. Out: the supervisor's return value, which is the exit status.
+Imported each time a program is run, and so without click.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any
+
+from msmemscope.cli.messages import say
+from msmemscope.cli.output_place import prepare_output
+from msmemscope.cli.program import find_program, preload_obstacles
+from msmemscope.cli.subcommands import SUBCOMMANDS
+from msmemscope.cli.trailing import could_be_ours, split_trailing
+from msmemscope.collect import config as options
+from msmemscope.collect.config import Config, Parsed
+from msmemscope.collect.place import choose_place
+from msmemscope.collect.settings import LOG_LEVELS
+from msmemscope.errors import InputError, MemscopeError, UsageError
+
+_MAX_INPUT_BYTES = 1 << 33
+_OLD = "__old"  # marks a deprecated flag among the values
+
+
+def take_trailing(words: Sequence[str], program: Sequence[str], values: dict[str, Any]) -> list[str]:
+    """The program's own words. Options of ours at their end go into `values`, with a notice. words: the whole line."""
+    at = len(words) - len(program)
+    if at > 0 and words[at - 1] == "--":
+        return list(program)
+    kept, taken = split_trailing(program)
+    if not taken and (left := could_be_ours(program)):
+        import shlex
+
+        ours = shlex.join(left)
+        say(
+            "warning",
+            f"{ours} behind the program is the program's; if msmemscope is meant, write: msmemscope {ours} "
+            f"{shlex.join(program[: -len(left)])}; if not, -- before the program spares this line",
+        )
+    for flag, value in taken.items():
+        say("warning", f"{flag}={value} is taken as msmemscope's own, as upstream does: put it before the program")
+        values[name_of_flag(flag)] = value
+    return kept
+
+
+def run_program(program: Sequence[str], values: dict[str, Any]) -> int:
+    """values: what name_of_flag() of each flag that was given is set to; None or False: not given."""
+    parsed = _parse(values)
+    _tell(parsed)
+    config = parsed.config
+    if config.compare:
+        for path in config.input_paths:
+            _check_input(path)
+        raise UsageError(f"--compare: {options.BY_NAME['compare'].later['']}; see: msmemscope summary --help")
+    if not program:
+        raise UsageError("no program to run: write msmemscope [options] [--] program args, or see: msmemscope --help")
+    return _run_watched(config, list(program))
+
+
+def name_of_flag(flag: str) -> str:
+    """The name among the values under which what is given to `flag` stands."""
+    for option in options.OPTIONS:
+        if flag in option.flags:
+            return option.name
+    return flag.lstrip("-").replace("-", "_") + _OLD
+
+
+def _parse(values: dict[str, Any]) -> Parsed:
+    """The values as a Config. A deprecated flag stands in for its option unless that is given too."""
+    texts: dict[str, str] = {}
+    switches: list[str] = []
+    old_flags: list[str] = []
+    for option in options.OPTIONS:
+        for flag in option.deprecated:
+            text = values.get(name_of_flag(flag))
+            if text is not None:
+                old_flags.append(flag)
+                texts[option.name] = text
+        value = values.get(option.name)
+        if value is None or value is False:
+            continue
+        if option.grammar:
+            texts[option.name] = value
+        else:
+            switches.append(option.name)
+    return options.parse_command_line(texts, switches=switches, old_flags=old_flags)
+
+
+def _tell(parsed: Parsed) -> None:
+    """Warnings according to --log-level. What was asked for and is missing is always said: not to is pretending."""
+    if LOG_LEVELS.index(parsed.config.log_level) <= LOG_LEVELS.index("warning"):
+        for warning in parsed.warnings:
+            say("warning", warning)
+    for missing in parsed.missing:
+        say("warning", missing)
+
+
+def _run_watched(config: Config, argv: list[str]) -> int:
+    if argv[0] in SUBCOMMANDS:
+        try:
+            path = find_program(argv[0])
+        except MemscopeError as error:
+            error.args = (f"{error}; the subcommand {argv[0]} must be the first word of all",)
+            raise
+    else:
+        path = find_program(argv[0])
+    warnings = [f"{obstacle}: it runs, but is not watched" for obstacle in preload_obstacles(path)]
+    warnings += prepare_output(config.output_path)
+    try:
+        place = choose_place(config.ring_mib << 20)
+    except OSError as error:
+        raise MemscopeError(str(error)) from None
+    if place.warning:
+        warnings.append(place.warning)
+    _tell(Parsed(config=config, warnings=tuple(warnings)))
+    # By name: the supervisor pulls in what a wrong option never needs.
+    return int(importlib.import_module("msmemscope.launchers.supervise").run(config, argv))
+
+
+def _check_input(path: str) -> None:
+    try:
+        facts = os.lstat(path)
+    except OSError as error:
+        raise InputError(f"--input-path: cannot read {path} ({error.strerror}): check its name") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise InputError(f"--input-path: {path} is not a regular file: name a memscope_dump file itself")
+    if facts.st_size > _MAX_INPUT_BYTES:
+        raise InputError(f"--input-path: {path} is larger than 8 GiB: split the run with --steps")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"--input-path: cannot read {path} (Permission denied): change its mode")
