@@ -552,6 +552,8 @@ class Agent:
         if self._watch and self._watch.file in ready:
             self._watch.drain()
             self._stirred = True
+            if self._finishing is None and (self._dir / "finish").exists():
+                self._last_look = -math.inf  # at once: somebody waits for us
         if self._lives.fileno() in ready:  # at once: a status can be read best before its process is waited for
             self._lives.look(time.monotonic())
         if self._socket not in ready:

@@ -1,15 +1,18 @@
 """A service before there is anything for it to do: it waits for that without the imports that it will need.
 
 ``python isolated.py msmemscope.collect.standby SESSION_DIR MODULE RUN_DIR``. A program that records nothing, such as
-a short script without a framework, thus costs no import, and nobody waits for one at its end. In: the session
-directory. Out: MODULE's main() in this very process, or status 0 when the program has ended and nothing was recorded.
+a short script without a framework, thus costs no import, and nobody waits for one at its end, not even for one that
+has begun. In: the session directory. Out: MODULE's main() in this very process, or status 0 when the program has ended
+and nothing was recorded.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import time
 from contextlib import suppress
+from importlib import import_module
 
 from msmemscope.collect.presence import AGENT, AGGREGATOR, hold
 from msmemscope.isolated import run_module
@@ -26,7 +29,7 @@ def main(arguments: list[str]) -> int:
     directory, module, run = arguments
     with suppress(OSError):  # from now on, or who looks for sessions that nobody serves would take this one
         hold(os.path.join(directory, AGENT if module.endswith(".agent") else AGGREGATOR))
-    if not wait_for_work(directory, run):
+    if not wait_for_work(directory, run) or not is_imported(module, directory, run):
         return 0
     return run_module(module, [directory])
 
@@ -44,6 +47,28 @@ def wait_for_work(directory: str, run: str) -> bool:
         except OSError:
             pass  # deleted, and soon made again; else the service says it
         time.sleep(POLL_S)
+    return True
+
+
+def is_imported(module: str, directory: str, run: str) -> bool:
+    """Imports `module` in a thread of its own, however that turns out: who imports it again hears of it. False when the
+    program ended meanwhile, and nothing is there to be done; what is left of the import then ends with this process."""
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def work() -> None:
+        with suppress(Exception):
+            import_module(module)
+        done.release()
+
+    try:
+        _thread.start_new_thread(work, ())
+    except RuntimeError:  # no thread more: whoever imports it next waits for it
+        return True
+    while not done.acquire(timeout=POLL_S):
+        with suppress(OSError):
+            if os.path.lexists(os.path.join(directory, _FINISH)) and not os.path.lexists(run) and is_empty(directory):
+                return False
     return True
 
 

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -102,6 +104,39 @@ def test_who_stands_by_serves_the_session(
     assert standby.main([str(directory), module, str(directory.parent / "run")]) == 0
     assert held == [True]
     assert hold(directory / lock, wait_s=0) > 0  # the service, in this very process, has it too
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its import waits for the file `go`."""
+    name = f"slow_{tmp_path.name}"
+    code = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    (tmp_path / "go").touch()
+
+
+def test_an_import_that_has_begun_is_not_waited_for_where_nothing_was_recorded(
+    directory: Path, slow_module: str
+) -> None:
+    (directory / session.FINISH).touch()
+
+    assert not standby.is_imported(slow_module, str(directory), str(directory.parent / "run"))
+
+
+@pytest.mark.parametrize("there", ["0123.ring", "unwatched-12-34-28", "../run"])
+def test_an_import_is_waited_for_where_something_is_to_be_done(directory: Path, slow_module: str, there: str) -> None:
+    (directory / session.FINISH).touch()
+    (directory / there).touch()
+    Timer(0.2, (directory.parent / "go").touch).start()
+
+    assert standby.is_imported(slow_module, str(directory), str(directory.parent / "run"))
+    assert slow_module in sys.modules
+
+
+def test_an_import_that_fails_is_the_services_to_tell(directory: Path) -> None:
+    assert standby.is_imported("msmemscope.not_there", str(directory), str(directory.parent / "run"))
 
 
 def test_a_session_that_is_gone_is_the_services_to_tell(tmp_path: Path) -> None:
