@@ -49,6 +49,7 @@ def run(words: list[str]) -> tuple[float, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     wall = time.monotonic() - begun
     if done.returncode != 0:
