@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from fake_run import FakeRun, process
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmemscope.analysis.blocks import Tracked, fold, merged
+from msmemscope.folds.messages import pack, unpack
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.folds.ring_tables import RingTables, Table, merge
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource
@@ -197,3 +199,49 @@ def test_a_column_of_the_wrong_length_is_refused(name: str) -> None:
 
 
 EVENT_COLUMNS_BYTES = {name: np.dtype(dtype).itemsize for name, dtype in EVENT_COLUMNS.items()}
+
+
+def test_tables_travel_as_bytes() -> None:
+    tables = fed(stream(3, 300), []).tables()
+    assert tables.incidents
+    again = unpack(pack(tables))
+    assert_same(tables, again)
+    assert pack(again) == pack(tables)
+
+
+def test_two_shards_say_together_what_one_says() -> None:
+    """Each has some of the rings, and one of them an earlier state of another's; they tell it in messages."""
+    processes = [process(ring, rank=ring - 1, world_size=4) for ring in (1, 2, 3, 4)]
+    events = {ring: stream(ring, 250) for ring in (1, 2, 3, 4)}
+    alone = merged((fed(one, [], ring=ring).tables() for ring, one in events.items()), processes)
+    first = [pack(fed(events[ring], [100], ring=ring).tables()) for ring in (1, 3)]
+    second = [pack(fed(events[ring], [], ring=ring).tables()) for ring in (4, 2)]
+    second.append(pack(fed(events[1][:120], [], ring=1).tables()))
+    for order in ((first, second), (second, first)):
+        together = merged((unpack(data) for shard in order for data in shard), processes)
+        assert_tracked_same(alone, together)
+        assert {n: plain(one.rows) for n, one in together.sums.items()} == {
+            n: plain(one.rows) for n, one in alone.sums.items()
+        }
+        assert [one.first.ts for one in together.incidents] == [one.first.ts for one in alone.incidents]
+
+
+@pytest.mark.parametrize("place", ["", "sums", "incidents", "alive"])
+@pytest.mark.parametrize("wrong", [None, "x", b"abc", {}, 1.5, [[1]], b"1234567", 1 << 63], ids=repr)
+def test_a_message_that_no_shard_sends_is_refused(place: str, wrong: Any) -> None:
+    good = pack(fed(stream(3, 300), []).tables())
+    for name in _at(msgpack.unpackb(good, strict_map_key=False), place):
+        message = msgpack.unpackb(good, strict_map_key=False)
+        if wrong == 1 << 63 and isinstance(_at(message, place)[name], int):
+            continue
+        _at(message, place)[name] = wrong
+        with pytest.raises(ValueError):  # noqa: PT011 - any reason will do
+            unpack(msgpack.packb(message))
+
+
+def _at(message: dict[str, Any], place: str) -> dict[str, Any]:
+    """The message, one of its tables, its first incident, or that one's blocks."""
+    if place in ("incidents", "alive"):
+        message = message["incidents"][0]
+    found: dict[str, Any] = message if place in ("", "incidents") else message[place]
+    return found

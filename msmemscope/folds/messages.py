@@ -1,0 +1,122 @@
+"""Tables of rings as bytes: what a shard tells whoever merges.
+
+One msgpack map per ring; a table is a map of its columns, each the raw little-endian bytes of its values. What comes in
+is checked against the tables that a fold makes, so that a peer that means ill cannot hand in a column of another type,
+length or name. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from msmemscope.folds.incidents import Failure, Incident
+from msmemscope.folds.ring_fold import RingFold
+from msmemscope.folds.ring_tables import RingTables, Table
+from msmemscope.folds.segments import PoolSpace
+
+LARGEST = 1 << 30  # bytes of one message
+_TABLES = ("sites", "steps", "anomalies", "sums", "ages", "begins")
+_FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents"))
+_INCIDENT = ("ring", "tid", "device_type", "device", "step", "recovered", "piece_bytes", "driver_bytes")
+
+
+def pack(tables: RingTables) -> bytes:
+    """One ring's tables as a message."""
+    message: dict[str, Any] = {name: getattr(tables, name) for name in _FACTS}
+    message |= {name: _columns(getattr(tables, name)) for name in _TABLES}
+    message["incidents"] = [
+        {
+            **{name: getattr(one, name) for name in _INCIDENT},
+            "failures": [asdict(failure) for failure in one.failures],
+            "spaces": [asdict(space) for space in one.spaces],
+            "pool_totals": list(one.pool_totals.items()),
+            "alive": _columns(one.alive),
+        }
+        for one in tables.incidents
+    ]
+    data: bytes = msgpack.packb(message)
+    return data
+
+
+def unpack(data: bytes) -> RingTables:
+    """The same again. ValueError for what no shard sends."""
+    if len(data) > LARGEST:
+        raise ValueError(f"a message of {len(data)} bytes; at most {LARGEST} are taken")
+    try:
+        message = msgpack.unpackb(data, strict_map_key=False, max_bin_len=LARGEST, max_ext_len=0)
+        facts: dict[str, Any] = {name: _number(message[name]) for name in _FACTS}
+        facts |= {name: _table(name, message[name], _empty()[name]) for name in _TABLES}
+        return RingTables(**facts, incidents=tuple(map(_incident, _listed(message["incidents"]))))
+    except (KeyError, TypeError, AttributeError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"no tables of a ring: {error!r:.200}") from error
+
+
+@cache
+def _empty() -> dict[str, Table]:
+    """Of every table a fold without events makes it: names and types of the columns."""
+    fold = RingFold(0)
+    tables = fold.tables()
+    return {name: getattr(tables, name) for name in _TABLES} | {"alive": _alive(fold)}
+
+
+def _alive(fold: RingFold) -> Table:
+    return fold.held().blocks | {"segment_allocation_id": np.zeros(0, np.uint64)}
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    return {name: column if isinstance(column, list) else column.tobytes() for name, column in table.items()}
+
+
+def _table(what: str, columns: dict[str, Any], like: Table) -> Table:
+    if set(columns) != set(like):
+        raise ValueError(f"{what}: columns are {sorted(map(str, columns))}")
+    table: Table = {}
+    for name, model in like.items():
+        column = columns[name]
+        if isinstance(model, list):
+            if not isinstance(column, list) or not all(isinstance(text, str) for text in column):
+                raise ValueError(f"{what}.{name} is no list of texts")
+            table[name] = column
+            continue
+        if not isinstance(column, bytes) or len(column) % model.dtype.itemsize:
+            raise ValueError(f"{what}.{name} is no column of {model.dtype}")
+        table[name] = np.frombuffer(column, model.dtype)
+    if len({len(column) for column in table.values()}) > 1:
+        raise ValueError(f"{what}: columns of different lengths")
+    return table
+
+
+def _incident(message: dict[str, Any]) -> Incident:
+    facts: dict[str, Any] = {
+        name: message[name] if name == "recovered" else _number(message[name]) for name in _INCIDENT
+    }
+    if not isinstance(facts["recovered"], bool) or not message["failures"]:
+        raise ValueError("an incident without failures, or that recovered in its own way")
+    return Incident(
+        **facts,
+        failures=[
+            Failure(**{name: _number(value) for name, value in one.items()}) for one in _listed(message["failures"])
+        ],
+        spaces=tuple(
+            PoolSpace(**{name: _number(value) for name, value in one.items()}) for one in _listed(message["spaces"])
+        ),
+        pool_totals={_number(pool): _number(total) for pool, total in _listed(message["pool_totals"])},
+        alive=_table("alive", message["alive"], _empty()["alive"]),
+    )
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.40} is no list")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{value!r:.40} is no number")
+    return value
