@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace memscope {
+namespace memscope::kernel {
 
 namespace {
 
@@ -214,4 +214,4 @@ void BlockLives::append(LifeTable& table, const Life& life, u64 ts, u32 step, bo
     table.alive.push_back(alive ? Bool::YES : Bool::NO);
 }
 
-}  // namespace memscope
+}  // namespace memscope::kernel

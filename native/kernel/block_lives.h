@@ -14,7 +14,7 @@
 #include "kernel/segment_map.h"
 #include "kernel/tables.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 // Columns beside those of the tracker. type, name
 #define MEMSCOPE_LIFE_INPUT_COLUMNS(X) \
@@ -78,4 +78,4 @@ private:
     std::map<u32, Process> processes_;
 };
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -13,7 +13,7 @@
 
 #include "record/record.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 struct Block {
     u64 ptr = 0;
@@ -107,4 +107,4 @@ private:
 
 using BlockMap = EntryMap<Block, &Block::ptr>;
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-namespace memscope {
+namespace memscope::kernel {
 
 namespace {
 
@@ -635,4 +635,4 @@ ProcessTable BlockTracker::processes() const {
     return table;
 }
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -38,7 +38,7 @@
 #include "kernel/tables.h"
 #include "record/record.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 // Columns of a batch that the tracker reads; those in the second list may be missing, and are 0 then: without `aux` no
 // range ends a step, without `attr` the driver's flag words are not known. type, name
@@ -295,4 +295,4 @@ private:
     std::vector<Site> sites_;
 };
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace memscope {
+namespace memscope::kernel {
 
 u8 Cover::largest() const noexcept {
     const auto most = std::max_element(bytes.begin(), bytes.end());
@@ -155,4 +155,4 @@ void SegmentMap::begin_peak() {
     ended_.clear();
 }
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -16,7 +16,7 @@
 #include "kernel/tables.h"
 #include "record/record.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 // How much of a segment the blocks of each pool cover.
 struct Cover {
@@ -97,4 +97,4 @@ private:
     i64 peak_driver_bytes_ = 0, peak_pool_bytes_ = 0;
 };
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace memscope {
+namespace memscope::kernel {
 
 namespace {
 
@@ -220,4 +220,4 @@ void SiteSums::append(AgeTable& table, u32 open_step) const {
         if (death.birth > origin_) append_row(death.site, age_class(open_step - death.birth), 1, true);
 }
 
-}  // namespace memscope
+}  // namespace memscope::kernel

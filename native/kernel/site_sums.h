@@ -21,7 +21,7 @@
 #include "kernel/tables.h"
 #include "record/record.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 class SiteSums {
 public:
@@ -99,4 +99,4 @@ private:
     std::vector<Death> deaths_;
 };
 
-}  // namespace memscope
+}  // namespace memscope::kernel

@@ -9,7 +9,7 @@
 
 #include "record/record.h"
 
-namespace memscope {
+namespace memscope::kernel {
 
 // A truth value stored as one byte: std::vector<bool> has no bytes that numpy could show.
 enum class Bool : u8 { NO = 0, YES = 1 };
@@ -249,4 +249,4 @@ struct SegmentTable {
 
 #undef MEMSCOPE_DECLARE_COLUMN
 
-}  // namespace memscope
+}  // namespace memscope::kernel

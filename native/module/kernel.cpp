@@ -21,7 +21,7 @@
 
 namespace py = pybind11;
 
-namespace memscope {
+namespace memscope::kernel {
 namespace {
 
 // The bytes of a Python object, held for as long as this lives: a value for each row, or one that all have.
@@ -209,12 +209,12 @@ private:
 };
 
 }  // namespace
-}  // namespace memscope
+}  // namespace memscope::kernel
 
 PYBIND11_MODULE(_kernel, module) {
-    using memscope::BlockTracker;
-    using memscope::Lives;
-    using memscope::SharedTracker;
+    using memscope::kernel::BlockTracker;
+    using memscope::kernel::Lives;
+    using memscope::kernel::SharedTracker;
     module.doc() = "Analysis kernels over columnar batches.";
 
     py::class_<SharedTracker>(module, "BlockTracker",
