@@ -72,8 +72,8 @@ class Store:
         return all((self._run / name).is_dir() for name in FOLDERS)
 
     def begin_again(self) -> None:
-        """Makes deleted folders again. What was written in them is forgotten with them."""
-        self._numbers.clear()
+        """Makes deleted folders again. What was written in them is forgotten with them, but no name is given twice:
+        whoever reads the run while it grows knows parts by their names."""
         for ids in self._known_ids.values():
             ids.clear()
         self._make_folders()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -562,6 +563,23 @@ def test_meta_survives_the_aggregator(tmp_path: Path) -> None:
     again = Life(run)
     again.finish()
     assert Run(run).processes[0].visible_devices == "3"
+
+
+def test_a_name_is_not_given_again_to_another_part(tmp_path: Path) -> None:
+    """A reader that keeps what it read of a growing run reads what was written after somebody deleted it."""
+    life = Life(tmp_path / "run", roll_rows=10)
+    life.tell(announcement())
+    known: dict[str, pa.Table] = {}
+    for first, id, text in ((0, 7, b"before"), (10, 8, b"after")):
+        life.tell(message(first, 10, texts={id: text}))
+        life.shard.roll()
+        life.shard._wait()
+        life.coordinator.write()
+        assert Run(tmp_path / "run", read_before=known).string(id) == text.decode()
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+        life.shard.begin_again()
+    life.shard.close(10)
 
 
 def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
