@@ -100,10 +100,15 @@ class Part:
         return spans
 
 
-def open_parts(files: Anchor, folder: str, schema: pa.Schema, damaged: Damaged) -> list[Part]:
-    """The parts in a folder of a run, so that each ring's offsets only grow from part to part."""
+def open_parts(
+    files: Anchor, folder: str, schema: pa.Schema, damaged: Damaged, *, besides: Collection[str] = ()
+) -> list[Part]:
+    """The parts in a folder of a run, so that each ring's offsets only grow from part to part. besides: names of those
+    that are left out."""
     parts = []
     for name in files.names(folder, "part-*.parquet"):
+        if name in besides:
+            continue
         try:
             parts.append(Part.open(files, name, schema))
         except (*Bad, AttributeError, KeyError, TypeError) as error:

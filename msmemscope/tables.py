@@ -7,7 +7,7 @@ out, named in ``Run.skipped`` and counted in ``Run.unreadable_rows``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,8 +164,8 @@ class Run:
     """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know.
 
     read_before, defined_since: for whoever records the run and reads it again and again. The first keeps, by the name
-    of its file, each table of definitions that was read; the second holds those that stand in no file yet (keys:
-    strings, frames, stacks).
+    of its file, each table of definitions that was read; the second gives those that stand in no file yet (keys:
+    strings, frames, stacks), and is asked once, when the first is wanted.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Run:
         path: str | Path,
         *,
         read_before: dict[str, pa.Table] | None = None,
-        defined_since: Mapping[str, pa.Table] | None = None,
+        defined_since: Callable[[], Mapping[str, pa.Table]] | None = None,
     ) -> None:
         self.path = Path(path)
         self._read_before = {} if read_before is None else read_before
-        self._defined_since = defined_since or {}
+        self._ask_defined_since = defined_since
         self.skipped: list[str] = []
         self._unreadable: dict[tuple[str, int], int] = {}  # (file, row group) -> its rows
         try:
@@ -307,6 +307,10 @@ class Run:
             place = self.string(found["file"]), self.string(found["function"]), int(found["line"])
             self._frames[id] = Frame(*place, kind)
         return self._frames[id]
+
+    @cached_property
+    def _defined_since(self) -> Mapping[str, pa.Table]:
+        return self._ask_defined_since() if self._ask_defined_since is not None else {}
 
     def _definitions(self, name: str, schema: pa.Schema) -> _Definitions:
         if name not in self._defined:

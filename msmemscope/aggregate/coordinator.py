@@ -62,7 +62,7 @@ class Coordinator:
         }
         self.drained = False
         self.cost_s = 0.0  # of the last time that run.json was written
-        self._ended = False
+        self._ended = self._finished = False
         self._writing = threading.Lock()
 
     def write(self, *, finished: bool = False, **more: Any) -> None:
@@ -71,6 +71,7 @@ class Coordinator:
         with self._writing:
             begun = time.monotonic()
             self._info.update(more)
+            self._finished |= finished
             rings = sorted(self._shard.rings.items(), key=self._order)
             document = {
                 **self._info,
@@ -84,7 +85,7 @@ class Coordinator:
                 "damaged_segments": {name: asdict(one) for name, one in self._shard.losses.damaged_segments.items()},
                 "usage": asdict(self._shard.usage),
                 "drained": self.drained,
-                "finished": finished,
+                "finished": self._finished,
             }
             temporary = self._run / "run.json.tmp"
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

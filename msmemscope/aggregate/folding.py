@@ -1,18 +1,22 @@
-"""Feeds the folds of a shard's rings, on a thread of its own: the receive loop stores, and waits for nobody.
+"""Feeds the folds of a shard's rings, on a thread of its own: the receive loop stores, and never waits for a fold.
 
-In: each batch as it was stored, and after a restart the parts that an earlier aggregator wrote. Out: the folds. What is
-under way here is bounded by the shard, which takes nothing more while too much of it waits (`rows_waiting`).
+In: each batch as it was stored, while the folds keep up; else what stands in the run's parts. Out: the folds. At most
+MOST_WAITING rows wait here (some 200 MB). An aggregator that goes on with a run, and folds for which more would have
+to wait, read the parts instead, and come back to the batches as they arrive once there is no further part. What is
+folded of a ring is known by its offsets, and parts are only taken whole, so each batch is folded once.
 
 A fold that fails is a fault of ours and costs the job nothing but the live view: it is told once, and the end of the
-run folds the parts instead.
+run folds the parts instead. So it is where events come faster than they can be folded, MOST_RESTARTS times.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from msmemscope.aggregate.wire import Batch
 from msmemscope.analysis.blocks import Folded, event_columns, rows_by_ring
@@ -22,44 +26,89 @@ from msmemscope.run_files import Anchor
 from msmemscope.tables import EVENT_SCHEMA
 from msmemscope.telling import tell
 
+MOST_WAITING = 2_000_000
+MOST_RESTARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a fold wants of a batch: not the definitions, which may be larger than the events."""
+
+    ring: int
+    offset: int
+    end: int
+    n: int
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Piece:
+        return cls(batch.ring, batch.offset, batch.end, batch.n, batch.cols)
+
 
 class Folding:
-    """One thread puts, one folds, any asks."""
+    """One thread puts, one folds, any asks. run: where the parts are."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Path, *, most_waiting: int = MOST_WAITING) -> None:
+        self._run = run
+        self._most_waiting = most_waiting
         self._folds: dict[int, RingFold] = {}
+        self._reached: dict[int, int] = {}  # ring -> the offset up to which it is folded
+        self._read: set[str] = set()  # names of parts
         self._with_parent: set[int] = set()
-        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
-        self._earlier: list[Part] = []
+        self._queue: SimpleQueue[_Piece | str | None] = SimpleQueue()
         self._put = self._taken = 0  # rows; each is written by one thread
+        self._from_parts = False  # nothing is put: the thread takes it from parts
+        self._is_reading = False
+        self._restarts = 0
+        self._closed = False
         self._thread: threading.Thread | None = None
         self.is_broken = False
+        self.in_no_part: Callable[[], Iterable[Batch]] = tuple
+        """The stored batches that stand in no part yet, in the order of each ring's offsets."""
+
+    @property
+    def is_behind(self) -> bool:
+        """The folds hold a part of the run only: what they say would be less than was said before."""
+        return self._from_parts or self._is_reading
 
     @property
     def rows_waiting(self) -> int:
         """Rows that were put and are not in the folds yet."""
         return 0 if self.is_broken else self._put - self._taken
 
-    def catch_up(self, run: Path) -> None:
-        """Comes before the first batch: what the parts of a run hold is folded first."""
-        self._earlier = open_parts(Anchor(run), "events", EVENT_SCHEMA, self._unreadable)
+    def catch_up(self, with_parent: Iterable[int]) -> None:
+        """Comes before the first batch: what the parts of the run hold is folded first. with_parent: see put()."""
+        self._with_parent.update(with_parent)
+        self._from_parts = True
 
     def put(self, batch: Batch, *, has_parent: bool) -> None:
-        """The next batch of a ring."""
+        """The next batch of a ring. has_parent: another process that was recorded started that of the ring."""
         if has_parent:
             self._with_parent.add(batch.ring)
-        self._put += batch.n
-        self._queue.put(batch)
+        if self.is_broken:
+            return
+        if not self._from_parts and batch.n:
+            if self.rows_waiting and self.rows_waiting + batch.n > self._most_waiting:
+                self._from_parts = True
+                self._queue.put(_AGAIN)
+            else:
+                self._put += batch.n
+                self._queue.put(_Piece.of(batch))
         self._start()
 
     def finish(self) -> None:
-        """Waits until everything that was put is in the folds."""
-        if self._earlier:
+        """Waits until everything that was stored is in the folds."""
+        if self._from_parts and not self.is_broken:
             self._start()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+
+    def close(self) -> None:
+        """Nobody wants the folds any more: ends the thread within moments, and the folds are of no use."""
+        self._closed = self.is_broken = True
+        self.finish()
 
     def folded(self) -> Folded:
         """The folds as they are; each of their tables says what it holds."""
@@ -72,16 +121,69 @@ class Folding:
 
     def _work(self) -> None:
         try:
-            for ring, n, columns in self._stored_earlier():
-                self._fold(ring).take(n, columns)
-            while (batch := self._queue.get()) is not None:
-                self._fold(batch.ring).take(batch.n, batch.cols)
-                self._taken += batch.n
+            if self._from_parts:
+                self._fold_stored()
+            while not self._closed and (piece := self._queue.get()) is not None:
+                if not isinstance(piece, _Piece):
+                    self._begin_again()
+                    continue
+                if not self._from_parts:  # else all is folded anew soon
+                    self._fold_piece(piece)
+                self._taken += piece.n
         except Exception as error:  # noqa: BLE001 - a fault of ours; see the module's text
             self.is_broken = True
+            self._folds, self._reached = {}, {}
             tell(f"aggregator: no verdict before the end of the run ({error!r})")
-            while self._queue.get() is not None:
+            while not self._closed and self._queue.get() is not None:
                 pass
+
+    def _begin_again(self) -> None:
+        """Batches were left out, of rings that may stand in the midst of a part: all is folded from the parts anew."""
+        self._restarts += 1
+        if self._restarts > MOST_RESTARTS:
+            raise RuntimeError("events come faster than they can be followed")
+        self._is_reading = True
+        self._folds, self._reached, self._read = {}, {}, set()
+        self._fold_stored()
+
+    def _fold_stored(self) -> None:
+        """The parts, those that come meanwhile, and what stands in none yet; whatever comes then is put again."""
+        self._is_reading = True
+        while self._fold_new_parts():
+            pass
+        self._from_parts = False
+        waiting = [_Piece.of(batch) for batch in self.in_no_part()]  # what is rolled meanwhile is in a part
+        self._fold_new_parts()
+        for piece in waiting:
+            self._fold_piece(piece)
+        self._is_reading = False
+
+    def _fold_new_parts(self) -> bool:
+        """Whether there was any."""
+        parts = open_parts(Anchor(self._run), "events", EVENT_SCHEMA, self._unreadable, besides=self._read)
+        for part in parts:
+            if self._closed:
+                break
+            self._fold_part(part)
+            self._read.add(part.name)
+        return bool(parts) and not self._closed
+
+    def _fold_part(self, part: Part) -> None:
+        fresh = {ring for ring, (start, _) in part.offsets.items() if start >= self._reached.get(ring, 0)}
+        for batch in part.read(None if len(fresh) == len(part.rows) else fresh, [*COLUMNS, "ring"], self._unreadable):
+            columns = event_columns(batch, COLUMNS)
+            for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
+                of_ring = {name: column[rows] for name, column in columns.items()}
+                self._fold(ring).take(len(of_ring["kind"]), of_ring)
+            if self._closed:
+                return
+        for ring in fresh:
+            self._reached[ring] = part.offsets[ring][1]
+
+    def _fold_piece(self, piece: _Piece) -> None:
+        if piece.offset >= self._reached.get(piece.ring, 0):
+            self._fold(piece.ring).take(piece.n, piece.columns)
+            self._reached[piece.ring] = piece.end
 
     def _fold(self, ring: int) -> RingFold:
         fold = self._folds.get(ring)
@@ -90,14 +192,9 @@ class Folding:
         fold.set_parent(ring in self._with_parent)
         return fold
 
-    def _stored_earlier(self) -> Iterator[tuple[int, int, dict[str, object]]]:
-        parts, self._earlier = self._earlier, []
-        for part in parts:
-            for batch in part.read(None, [*COLUMNS, "ring"], self._unreadable):
-                columns = event_columns(batch, COLUMNS)
-                for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
-                    yield ring, len(columns["kind"][rows]), {name: column[rows] for name, column in columns.items()}
-
     @staticmethod
     def _unreadable(*_: object) -> None:
         """Whoever reads the run at its end names it and counts it; the folds lack it as that reader does."""
+
+
+_AGAIN = "again"  # in the queue, where batches were left out

@@ -29,7 +29,8 @@ SHARE = 0.05  # of a processor's time
 
 
 class Judge:
-    """Judges one run. Each method is called by one thread, the receive loop's."""
+    """Judges one run. Each method is called by one thread, the receive loop's. There is no verdict while the folds are
+    behind: it would say less than the one before."""
 
     def __init__(
         self, run: Path, shard: Shard, coordinator: Coordinator, folding: Folding, config: Mapping[str, Any] | None
@@ -50,14 +51,16 @@ class Judge:
         """Begins with a verdict when it is time for one and something is new. Never waits."""
         if self._future is not None and not self._future.done():
             return
+        if self._folding.is_broken or self._folding.is_behind or time.monotonic() < self._next:
+            return
         events = sum(ring.stored.rows for ring in list(self._shard.rings.values()))
-        if self._folding.is_broken or not events or events == self._judged or time.monotonic() < self._next:
+        if not events or events == self._judged:
             return
         self._judged = events
         self._future = self._pool.submit(self._judge_and_write)
 
     def finish(self) -> None:
-        """Nothing more comes: waits for the folds, and for the verdict that is being made."""
+        """Everything is in tables: waits for the folds, and for the verdict that is being made."""
         self._pool.shutdown()
         self._folding.finish()
 
@@ -71,8 +74,8 @@ class Judge:
         from msmemscope.report.analysed import analyse  # imports the analyses: not before there is something to judge
 
         folded = self._folding.folded()
-        run = Run(self._run, read_before=self._known, defined_since=self._shard.definitions_waiting())
-        return analyse(run, self._config, folded=folded, capacity=self._shard.capacity)
+        run = Run(self._run, read_before=self._known, defined_since=self._shard.definitions_waiting)
+        return analyse(run, self._config, folded=folded, capacity=dict(self._shard.capacity))
 
     def _judge_and_write(self) -> None:
         begun = time.monotonic()

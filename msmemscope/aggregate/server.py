@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, wait
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,26 +78,27 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     lock = _lock(run)  # held until this process ends, however it ends
     if before.get("finished"):
         return 0
-    folding = Folding()
+    folding = Folding(run)
     shard, coordinator = _take_up(run, session, before, folding)
     judge = Judge(run, shard, coordinator, folding, session.get("config"))
     place = _Place(run, lock, shard, coordinator)
     shard.repair = place.repair
     _try_write(coordinator)
-    if not coordinator.drained and not alone:
-        _receive(session_dir, session["endpoint"], shard, coordinator, place, judge)
-    if not coordinator.drained:
-        coordinator.drained = drain(session_dir, session, shard)
-    if not shard.rings and not any(losses(shard).values()):
-        coordinator.remove_run()  # no process recorded anything: leave nothing behind
-        with suppress(OSError):  # another run has come
-            for made in session.get("missing") or []:
-                Path(made).rmdir()
-        status = 0
-    else:
-        status = _finish(run, session_dir, session, shard, coordinator, place, judge, quiet=alone)
-    if not coordinator.drained:
-        status = status or MemscopeError.exit_status  # the supervisor keeps what is left
+    with closing(folding):  # the thread must not be in the midst of a batch when the interpreter goes
+        if not coordinator.drained and not alone:
+            _receive(session_dir, session["endpoint"], shard, coordinator, place, judge)
+        if not coordinator.drained:
+            coordinator.drained = drain(session_dir, session, shard)
+        if not shard.rings and not any(losses(shard).values()):
+            coordinator.remove_run()  # no process recorded anything: leave nothing behind
+            with suppress(OSError):  # another run has come
+                for made in session.get("missing") or []:
+                    Path(made).rmdir()
+            status = 0
+        else:
+            status = _finish(run, session_dir, session, shard, coordinator, place, judge, quiet=alone)
+        if not coordinator.drained:
+            status = status or MemscopeError.exit_status  # the supervisor keeps what is left
     if alone or is_free(session_dir / OWNER):
         _remove(session_dir, drained=coordinator.drained)
     return status
@@ -438,17 +439,18 @@ def _finish(
     quiet: bool,
 ) -> int:
     """Rolls, writes the outputs and the last run.json. quiet: this terminal waits for no verdict."""
-    judge.finish()
     with suppress(OSError):  # _write_tables says it
         coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
     # From here on only what can be made again is at stake. Whoever is interrupted removes what is half written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
+        judge.finish()
         coordinator.write(finished=True)
         return 0
     _try_write(coordinator)
     try:
+        judge.finish()
         outcome = _write_outputs(run, session, judge, quiet=quiet)
         shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
         shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)

@@ -38,7 +38,6 @@ from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 
 DEFAULT_ROLL_ROWS = 1_000_000
-MOST_FOLDING = 2  # rolls that may wait for their folds; they are held in memory
 ROLL_USAGE_ROWS = 50_000
 # What analyze and export find of a run that is being recorded is at most a tenth of the run's length behind, within
 # these bounds: a long run must not consist of many small parts.
@@ -128,7 +127,6 @@ class Shard:
     ) -> None:
         self._session = session
         self._roll_rows = roll_rows
-        self._run = run
         self._store = Store(run)
         self._journal = Journal(run / "journal")
         self._pending = Chunk()
@@ -148,6 +146,8 @@ class Shard:
         self.repair: Callable[[], None] = lambda: None  # called when a write failed: the directory may be deleted
         self.capacity: dict[tuple[int, str], int] = {}  # ring, device -> its bytes, as the samples say
         self._folding = folding
+        if folding is not None:
+            folding.in_no_part = self._in_no_part
         self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
     def recover(self, processes: list[dict[str, Any]]) -> None:
@@ -165,7 +165,7 @@ class Shard:
             ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))
             ring.stored, ring.expected = stored, max(ring.expected, stored.end)
         if self._folding is not None and any(ring.stored.rows for ring in self.rings.values()):
-            self._folding.catch_up(self._run)
+            self._folding.catch_up(id for id, ring in self.rings.items() if ring.identity["parent_ring_id"])
         for segment, message in self._journal.replay():
             try:
                 self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
@@ -393,17 +393,21 @@ class Shard:
 
     def definitions_waiting(self) -> dict[str, pa.Table]:
         """Strings, frames and stacks that stand in no part yet. Any thread may ask."""
-        chunks = [chunk for chunk in (self._rolling, self._pending) if chunk is not None]
-        return self._store.definitions([batch for chunk in chunks for _, batch in list(chunk.batches)])
+        return self._store.definitions(self._in_no_part())
+
+    def _in_no_part(self) -> list[Batch]:
+        """Batches that stand in no part yet; some may, by the time they are returned. Any thread may ask."""
+        pending = self._pending  # first: from here a chunk goes to the other place, and from there into a part
+        rolling = self._rolling
+        chunks = (pending,) if rolling is None or rolling is pending else (rolling, pending)
+        return [batch for chunk in chunks for _, batch in list(chunk.batches)]
 
     def later(self, work: Callable[[], None]) -> Future[None]:
         """Does something in the thread that writes the tables, when that is free."""
         return self._writer.submit(work)
 
     def _is_full(self) -> bool:
-        """Waits for a roll that is merely slow; true when it fails and enough is held in memory, or the folds lag."""
-        if self._folding is not None and self._folding.rows_waiting > MOST_FOLDING * self._roll_rows:
-            return True
+        """Waits for a roll that is merely slow; true when it fails and enough is held in memory."""
         if self._rolling is None or self._pending.rows < self._roll_rows:
             return False
         self._wait()
