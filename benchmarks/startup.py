@@ -41,7 +41,7 @@ def main(pairs: int) -> None:
         wall = statistics.median(with_[0] - without[0] for without, with_ in rows)
         processor = statistics.median(with_[1] - without[1] for without, with_ in rows)
         alone = statistics.median(without[0] for without, _ in rows)
-        print(f"{title:<24}{alone:>10.2f}{f'+{wall:.2f}':>10}{f'+{processor:.2f}':>12}", flush=True)
+        print(f"{title:<24}{alone:>10.2f}{wall:>+10.2f}{processor:>+12.2f}", flush=True)
 
 
 def run(words: list[str]) -> tuple[float, float]:
