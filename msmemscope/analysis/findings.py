@@ -7,13 +7,11 @@ render; none of them knows more about an analysis than this.
 from __future__ import annotations
 
 import linecache
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -30,7 +28,16 @@ TOO_FEW_STEPS = "too_few_steps"
 # A file of a run may be anything by the time a report is made; a source file is not larger than this.
 _LARGEST_SOURCE_BYTES = 8 << 20
 _LONGEST_QUOTE = 80
-_SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table of findings."""
+
+    file: str
+    """The table: "leaks" for cluster/leaks.csv. Its columns are those that the analysis declares."""
+    cells: Mapping[str, str | int | float]
+    """By column; one that is left out is empty."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,9 @@ class Finding:
     """
 
     kind: str
-    """What was found: "leak", "leak_candidate", "growth", "out_of_memory", or a note: "level", "too_few_steps"."""
+    """What was found, in the words of its analysis: "leak", "out_of_memory"; of a note "too_few_steps"."""
     severity: str
-    """One of "error", "warning", "info"."""
+    """One of "error", "warning", "info" (a note)."""
     confidence: float
     """0 to 1."""
     ranks: tuple[int, ...]
@@ -75,6 +82,17 @@ class Finding:
     saving_bytes: int = 0
     processes: tuple[str, ...] = ()
     """Names of the processes that are no ranks; empty for ranks."""
+    headline: str = ""
+    """The word before the sentence, "LEAK": findings of one headline are shown together and numbered. Notes have
+    none."""
+    sentence: str = ""
+    """The finding as a tired engineer can read it."""
+    details: tuple[str, ...] = ()
+    """Lines below the stack."""
+    row: Row | None = field(default=None, hash=False)
+    """Its line in a file of cluster/; None: it is in summary.json alone."""
+    is_kept: bool = False
+    """It is proven that its bytes are never given back: they count as leaked in the table of ranks."""
 
     @property
     def who(self) -> str:
@@ -109,17 +127,6 @@ class Finding:
         """The place and, where the file can still be read, the text of the line."""
         source = source_line(self.file, self.line)
         return f"{self.place} `{source}`" if source else self.place
-
-    @property
-    def sentence(self) -> str:
-        """The finding as a tired engineer can read it."""
-        said = _SENTENCES.get(self.kind)
-        return said(self) if said else str(self.evidence.get("text", "") or self.advice)
-
-    @property
-    def headline(self) -> str:
-        """The word before the sentence."""
-        return _HEADLINES.get(self.kind, "Note" if self.is_note else self.kind.replace("_", " ").upper())
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -220,77 +227,3 @@ def source_line(file: str, line: int) -> str:
         return ""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split()).replace("`", "'")
     return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"
-
-
-def _leak_sentence(finding: Finding) -> str:
-    evidence = finding.evidence
-    parts = [f"{_per_step(finding)} is kept from {finding.where}"]
-    steps = finding.last_step - finding.first_step + 1
-    total = f"{_of_each(finding, 'bytes', finding.bytes / finding.count)} after {steps:,} steps"
-    if finding.count > 1:
-        where = "on {} ranks" if finding.ranks else "in {} processes"
-        total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
-    if finding.first_step > FIRST_STEP:
-        total += f", since step {finding.first_step:,}"
-    parts.append(total)
-    full = evidence.get("full_at_step")
-    if full is not None:
-        parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
-    if finding.confidence < _SURE and evidence.get("reason"):
-        parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
-    return "; ".join(parts) + "."
-
-
-def _candidate_sentence(finding: Finding) -> str:
-    steps = finding.last_step - finding.first_step + 1
-    return f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps; too few to be sure."
-
-
-def _growth_sentence(finding: Finding) -> str:
-    parts = [f"{_per_step(finding, ' more')} is held from {finding.where}"]
-    if finding.evidence.get("per") == "minute":
-        parts[0] += f", for {_duration(finding.last_step - finding.first_step + 1)}"
-    elif finding.first_step > FIRST_STEP:
-        parts[0] += f", since step {finding.first_step:,}"
-    parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
-    return "; ".join(parts) + "."
-
-
-def _level_sentence(finding: Finding) -> str:
-    each = " each" if finding.count > 1 else ""
-    held = _of_each(finding, "bytes", finding.bytes / finding.count)
-    held = f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"
-    return f"{held}; level since step {finding.first_step:,}."
-
-
-def _per_step(finding: Finding, more: str = "") -> str:
-    each = " each" if finding.count > 1 else ""
-    rate = _of_each(finding, "bytes_per_step", finding.bytes_per_step)
-    return f"{at_the_start(finding.who)}: {rate}{more} per {finding.evidence.get('per', 'step')}{each}"
-
-
-def _duration(seconds: int) -> str:
-    """ "90 seconds", "12 minutes", "7.5 hours"."""
-    if seconds < 120:
-        return f"{seconds} seconds"
-    if seconds < 7200:
-        return f"{seconds // 60} minutes"
-    return f"{seconds / 3600:.1f} hours"
-
-
-def _of_each(finding: Finding, column: str, usual: float) -> str:
-    """A figure of the subjects: `usual`, but "1.0 MiB to 2.0 MiB" where they differ, for then none may have it."""
-    sizes = [entry[column] for entry in finding.evidence.get("per_rank", {}).values()]
-    if finding.count < 2 or len(sizes) < 2:
-        return format_bytes(usual)
-    least, most = format_bytes(min(sizes)), format_bytes(max(sizes))
-    return format_bytes(usual) if least == most else f"{least} to {most}"
-
-
-_SENTENCES: dict[str, Callable[[Finding], str]] = {
-    LEAK: _leak_sentence,
-    LEAK_CANDIDATE: _candidate_sentence,
-    GROWTH: _growth_sentence,
-    LEVEL: _level_sentence,
-}
-_HEADLINES = {LEAK: "LEAK", LEAK_CANDIDATE: "CANDIDATE", GROWTH: "GROWTH", OUT_OF_MEMORY: "OUT OF MEMORY"}

@@ -39,6 +39,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis import leak_words
+from msmemscope.analysis.alive import without_sites
+from msmemscope.analysis.analyzer import Analyzer, Tables
 from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
@@ -55,11 +58,13 @@ from msmemscope.analysis.findings import (
     source_line,
 )
 from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.leak_words import worded
 from msmemscope.analysis.steps import WARM_UP
 from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
 from msmemscope.analysis.verdict.sites import SiteJudge
+from msmemscope.folds.segments import lay_out, segment_sites
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -112,9 +117,24 @@ def find_leaks(
         for kind in _KINDS
         for cause in find_causes(view.leaks(kind))
     ]
-    found = [one for one in found if _rate(one) >= options.min_bytes_per_step]
+    found = [worded(one) for one in found if _rate(one) >= options.min_bytes_per_step]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
     return found + _notes(tracked, max(options.min_steps, LIMITS.few_steps))
+
+
+def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
+    """The same from the tables of a run, without the driver's blocks that are segments of a pool: a pool that grows is
+    the fault of what lies in it, which has a finding of its own."""
+
+    def found(tracked: Tracked) -> list[Finding]:
+        return find_leaks(tracked, tables.stack, capacity=tables.capacity, options=options)
+
+    findings = found(tables.tracked)
+    if not any(one.kind in (LEAK, LEAK_CANDIDATE) for one in findings):
+        return findings
+    alive, mappings = tables.alive
+    segments = segment_sites(alive, lay_out(alive, mappings))
+    return found(without_sites(tables.tracked, segments)) if segments else findings
 
 
 def _rate(finding: Finding) -> float:
@@ -353,6 +373,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> 
         evidence=evidence,
         advice=_advice(cause) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
+        is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),
     )
 
@@ -490,4 +511,18 @@ def _notes(tracked: Tracked, min_steps: int) -> list[Finding]:
         enough = WARM_UP + min_steps
         text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "
         text += "Run longer." if counted else "Run longer, or call msmemscope.step() once per iteration."
-    return [replace(note, evidence={"text": text, "judged": judged})]
+    return [replace(note, sentence=text, evidence={"text": text, "judged": judged})]
+
+
+LEAKS = Analyzer(
+    name="leaks",
+    needs=("sites", "steps", "sums", "windows", "held", "capacity"),
+    options=LeakOptions,
+    judge=judge,
+    files={"leaks": leak_words.LEAK_COLUMNS},
+    groups=leak_words.GROUPS,
+    asked_by=("leaks", "oom"),  # as with upstream
+    verdict=leak_words.verdict,
+    remark=leak_words.remark,
+    figures=leak_words.figures,
+)

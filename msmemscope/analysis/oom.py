@@ -19,12 +19,13 @@ evidence:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import (
     LEAK,
     OUT_OF_MEMORY,
@@ -39,6 +40,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.owners import owner_of
+from msmemscope.analysis.usage import DeviceUse
 from msmemscope.folds.incidents import Failure, Incident
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from msmemscope.tables import Frame
 
 BEFORE = "before recording began"
+_ALIVE = 5  # lines of what was alive, on the console
 _CONFIGURATION = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 
 
@@ -56,15 +59,6 @@ class OomOptions:
     """How much of what was alive is told."""
 
     lines: int = 10
-
-
-@dataclass(frozen=True)
-class DeviceUse:
-    """The newest sample of a device at a time. Bytes; None: not known."""
-
-    used: int | None = None
-    total: int | None = None
-    process_used: int | None = None
 
 
 StackOf = Callable[[int], "Sequence[Frame]"]
@@ -137,6 +131,7 @@ def _finding(
     }
     finding = Finding(
         kind=OUT_OF_MEMORY,
+        headline="OUT OF MEMORY",
         severity="warning" if first.recovered else "error",
         confidence=1.0,
         ranks=ranks,
@@ -157,7 +152,7 @@ def _finding(
         processes=tuple(sorted(one.name for one in members if one.rank is None)),
     )
     evidence["text"] = _sentence(finding, first)
-    return finding
+    return replace(finding, sentence=evidence["text"], details=tuple(_details(evidence)))
 
 
 # --- what was alive ---------------------------------------------------------------------------------------------
@@ -272,6 +267,26 @@ def _sentence(finding: Finding, first: Incident) -> str:
     return "; ".join(parts) + "."
 
 
+def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked, what was alive, what was free."""
+    calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
+    yield f"{len(evidence['failures'])} failed calls: {calls}"
+    for row in evidence["alive"][:_ALIVE]:
+        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
+        blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
+        pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
+        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
+        yield f"{alive}: {place or 'no stack'}"
+    for pool in evidence["pools"]:
+        if pool["free"]:
+            piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
+            reserved = format_bytes(pool["reserved"])
+            yield f"{format_bytes(pool['free']):>9} free in {pool['pool']} of {reserved}{piece}"
+    if evidence["others_bytes"]:
+        device = f"{format_bytes(evidence['device_used'])} used of {format_bytes(evidence['device_total'] or 0)}"
+        yield f"{format_bytes(evidence['others_bytes']):>9} held by others; the device: {device}"
+
+
 def _advice(
     incident: Incident,
     subject: Subject,
@@ -331,3 +346,53 @@ def _site(incident: Incident, stack: StackOf) -> tuple[Frame, ...]:
 
 def _line(frames: Sequence[Frame]) -> Frame | None:
     return frames[user_index(frames)] if frames else None
+
+
+def judge(tables: Tables, options: OomOptions) -> list[Finding]:
+    """find_out_of_memory on the tables of a run."""
+    tracked = tables.tracked
+    return find_out_of_memory(
+        tracked,
+        tables.stack,
+        incidents=tracked.incidents,
+        text=tables.text,
+        use_at=tables.usage.at if tracked.incidents else lambda *_: DeviceUse(),
+        leaks=tables.earlier,
+        options=options,
+    )
+
+
+def verdict(judged: Judged) -> str:
+    """The clause of the last line: only what nobody got over."""
+    failed = [one for one in judged.accused if one.severity == "error"]
+    if not failed:
+        return ""
+    where = f" at {failed[0].place}" if failed[0].file else ""
+    more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return f"{failed[0].who} ran out of memory{where}{more}"
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """Of summary.json."""
+    left_out = judged.tables.tracked.left_out_incidents if judged.looked else 0
+    return {"out_of_memory": len(judged.accused), "left_out_incidents": left_out}
+
+
+OOM = Analyzer(
+    name="oom",
+    needs=("incidents", "usage", "leaks"),
+    options=OomOptions,
+    judge=judge,
+    groups=(
+        Group(
+            "OUT OF MEMORY",
+            tone="bad",
+            order=0,
+            shown=4,
+            more="out of memory {count:,} more times: cluster/summary.json",
+            left_out=lambda tables: tables.tracked.left_out_incidents,
+        ),
+    ),
+    verdict=verdict,
+    figures=figures,
+)

@@ -1,68 +1,172 @@
-"""Which analyses of a run there are.
+"""Which analyses there are, and the one way in which they are run.
 
-The contract of an analysis: a pure function from the tracker's tables to findings, and a frozen dataclass of options
-whose field names are its parameters. To add one, write it in a file of its own and enter it here.
+In: the tables of a run, and which analyses are wanted. Out: what each of them found. Beside our own there are those of
+other packages, which name theirs as entry points of the group "msmemscope.analyses". One that cannot be loaded, or that
+fails, is told once and left out: it must not cost the verdict of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from inspect import signature
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
+from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import Finding
-from msmemscope.analysis.leaks import LeakOptions, find_leaks
-from msmemscope.analysis.oom import OomOptions, find_out_of_memory
+from msmemscope.analysis.leaks import LEAKS
+from msmemscope.analysis.oom import OOM
+from msmemscope.errors import InputError
+from msmemscope.telling import tell
 
-if TYPE_CHECKING:
-    from msmemscope.analysis.blocks import Tracked
-    from msmemscope.analysis.leaks import StackOf
+ENTRY_POINTS = "msmemscope.analyses"
+OWN = (LEAKS, OOM)
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
+
+_told: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Analyzer:
-    """One entry. `run(tracked, stack, options=options(), ...)` gives the findings."""
+class Wanted:
+    """Which analyses are run."""
 
-    name: str
-    options: type[Any]
-    run: Callable[..., Sequence[Finding]]
-
-    @property
-    def parameters(self) -> list[str]:
-        """Names of the options."""
-        return [field.name for field in fields(self.options)]
-
-
-_ANALYZERS: dict[str, Analyzer] = {
-    analyzer.name: analyzer
-    for analyzer in (Analyzer("leaks", LeakOptions, find_leaks), Analyzer("oom", OomOptions, find_out_of_memory))
-}
+    words: tuple[str, ...]
+    """Those of --analysis that hold for the run; without any nothing is looked for."""
+    only: tuple[str, ...] = ()
+    """Names that are asked for; none: all. What they need is run as well."""
+    options: Mapping[str, Any] | None = None
+    """By name the options of an analysis, as its dataclass or as a mapping of its fields."""
 
 
 def list_analyzers() -> list[str]:
     """Names of all analyses, in the order in which they run."""
-    return list(_ANALYZERS)
+    return list(_known())
 
 
 def get_analyzer(name: str) -> Analyzer:
-    """The entry of an analysis; ValueError naming the known ones for an unknown name."""
+    """The entry of an analysis; InputError naming the known ones for an unknown name."""
     try:
-        return _ANALYZERS[name]
+        return _known()[name]
     except KeyError:
-        raise ValueError(f"unknown analyzer {name!r}; known: {', '.join(_ANALYZERS)}") from None
+        raise InputError(f"unknown analysis {name!r}; known: {', '.join(_known())}") from None
 
 
-def get_analyzer_config(name: str) -> dict[str, Any]:
-    """{"config_class": name of the options' class, "parameters": their names}; ValueError for an unknown name."""
-    analyzer = get_analyzer(name)
-    return {"config_class": analyzer.options.__name__, "parameters": analyzer.parameters}
+def groups() -> list[Group]:
+    """The headlines that analyses have declared."""
+    return [group for analyzer in _known().values() for group in analyzer.groups]
 
 
-def analyze(tracked: Tracked, stack: StackOf, **arguments: Any) -> list[Finding]:
-    """Runs all analyses, each with those of `arguments` (capacity, incidents, ...) that it knows."""
-    found: list[Finding] = []
-    for entry in _ANALYZERS.values():
-        known = signature(entry.run).parameters
-        found += entry.run(tracked, stack, **{name: value for name, value in arguments.items() if name in known})
-    return found
+def check(wanted: Wanted) -> None:
+    """InputError for a name or an option that is not known, before anything long is begun."""
+    for name in wanted.only:
+        get_analyzer(name)
+    for name in wanted.options or {}:
+        _options(get_analyzer(name), wanted)
+
+
+def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
+    """Runs the analyses in their order. Those that the words leave out stand in the result as not looked.
+
+    InputError for a name or an option that is not known.
+    """
+    check(wanted)
+    shown = [get_analyzer(name) for name in dict.fromkeys(wanted.only)] or list(_known().values())
+    found: dict[str, Judged] = {}
+    for analyzer in _with_needs(shown):
+        earlier = [one for name in analyzer.needs if name in found for one in found[name].findings]
+        judged = Judged(analyzer, replace(tables, earlier=tuple(earlier)) if earlier else tables)
+        asked = bool(set(wanted.words) & set(analyzer.asked_by)) if analyzer.asked_by else bool(wanted.words)
+        if not asked:
+            found[analyzer.name] = replace(judged, looked=False)
+        elif (findings := _findings(analyzer, judged.tables, _options(analyzer, wanted))) is not None:
+            found[analyzer.name] = replace(judged, findings=tuple(findings))
+    return [found[one.name] for one in shown if one.name in found]
+
+
+def _findings(analyzer: Analyzer, tables: Tables, options: Any) -> Sequence[Finding] | None:
+    """None: it failed. One of our own that fails is a fault of ours, and is not hidden."""
+    if analyzer in OWN:
+        return analyzer.judge(tables, options)
+    try:
+        findings = list(analyzer.judge(tables, options))
+        for one in findings:
+            _check_finding(analyzer, one)
+    except Exception as error:  # noqa: BLE001 - somebody else's code
+        _leave_out(analyzer.name, f"it failed: {type(error).__name__}: {error}")
+        return None
+    return findings
+
+
+def _check_finding(analyzer: Analyzer, finding: object) -> None:
+    if not isinstance(finding, Finding):
+        raise TypeError(f"it returned a {type(finding).__name__} where a Finding is due")
+    if finding.row is not None and finding.row.file not in analyzer.files:
+        raise ValueError(f"a finding has a row in {finding.row.file!r}, which Analyzer.files does not declare")
+
+
+def _with_needs(shown: Iterable[Analyzer]) -> list[Analyzer]:
+    """In order, behind the analyses that they need."""
+    known, ordered = _known(), dict[str, Analyzer]()
+
+    def add(analyzer: Analyzer) -> None:
+        for name in analyzer.needs:
+            if name in known and name not in ordered:
+                add(known[name])
+        ordered.setdefault(analyzer.name, analyzer)
+
+    for one in shown:
+        add(one)
+    return list(ordered.values())
+
+
+def _options(analyzer: Analyzer, wanted: Wanted) -> Any:
+    given = (wanted.options or {}).get(analyzer.name, {})
+    if isinstance(given, analyzer.options):
+        return given
+    names = [field.name for field in fields(analyzer.options)]
+    if not isinstance(given, Mapping) or (unknown := sorted(set(given) - set(names))):
+        what = f"unknown option {unknown[0]!r}" if isinstance(given, Mapping) else "options are a mapping"
+        raise InputError(f"analysis {analyzer.name}: {what}; known: {', '.join(names)}")
+    return analyzer.options(**given)
+
+
+# --- other packages' --------------------------------------------------------------------------------------------
+
+
+@cache
+def _known() -> dict[str, Analyzer]:
+    known = {analyzer.name: analyzer for analyzer in OWN}
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):
+        try:
+            analyzer = _loaded(entry, known)
+        except Exception as error:  # noqa: BLE001 - somebody else's code
+            _leave_out(entry.name, f"{entry.value}: {type(error).__name__}: {error}")
+        else:
+            known[analyzer.name] = analyzer
+    return known
+
+
+def _loaded(entry: EntryPoint, known: Mapping[str, Analyzer]) -> Analyzer:
+    analyzer = entry.load()
+    if not isinstance(analyzer, Analyzer):
+        raise TypeError("it is no msmemscope.analysis.analyzer.Analyzer")
+    if not _NAME.fullmatch(analyzer.name) or analyzer.name in known:
+        raise ValueError(f"its name {analyzer.name!r} is taken or is no word in small letters")
+    if strange := [name for name in analyzer.needs if name not in TABLES and name not in known]:
+        raise ValueError(f"it needs {strange[0]!r}; there are {', '.join((*TABLES, *known))}")
+    if not is_dataclass(analyzer.options):
+        raise TypeError("its options are no dataclass")
+    analyzer.options()
+    taken = {*_TAKEN_FILES, *(file for one in known.values() for file in one.files)}
+    if wrong := [file for file in analyzer.files if not _NAME.fullmatch(file) or file in taken]:
+        raise ValueError(f"its file {wrong[0]!r} is taken or is no word in small letters")
+    return analyzer
+
+
+def _leave_out(name: str, why: str) -> None:
+    if name not in _told:
+        _told.add(name)
+        tell(f"Warning: the analysis {name!r} is left out: {why}")

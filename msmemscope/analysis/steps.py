@@ -8,15 +8,31 @@ before it, and no event carries the number 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
 
 FIRST_STEP = 2
 """The first step that counts, as in upstream: what the first iteration allocates is not typical."""
 WARM_UP = FIRST_STEP - 1
 """The last step of what is not typical."""
+
+
+def last_steps(tracked: Tracked) -> npt.NDArray[np.int64]:
+    """By process the last complete step of whom it works for."""
+    last = np.full(len(tracked.processes), -1, np.int64)
+    for subject in tracked.subjects:
+        last[list(subject.members)] = max(tracked.last_complete_step.get(member, -1) for member in subject.members)
+    return last
+
+
+def allocations_of(tracked: Tracked) -> dict[str, int]:
+    """allocations_by_part of a run."""
+    return allocations_by_part(tracked.steps, last_steps(tracked))
 
 
 def allocations_by_part(steps: Mapping[str, Any], last: npt.NDArray[np.int64]) -> dict[str, int]:

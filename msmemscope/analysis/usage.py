@@ -7,12 +7,11 @@ names it, and a short run may have no other. Earlier nothing is known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from msmemscope.analysis.oom import DeviceUse
 
 if TYPE_CHECKING:
     from msmemscope.tables import Run
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
 _FIGURES = ("used", "total", "process_used")
 UNKNOWN = -1
 LEAD_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """The newest sample of a device at a time. Bytes; None: not known."""
+
+    used: int | None = None
+    total: int | None = None
+    process_used: int | None = None
 
 
 class UsageIndex:

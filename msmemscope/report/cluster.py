@@ -1,4 +1,4 @@
-"""The files about the whole job: cluster/leaks.csv, cluster/steps.csv, cluster/summary.json, and steps.parquet and
+"""The files about the whole job: the tables of findings, cluster/steps.csv, cluster/summary.json, and steps.parquet and
 findings.parquet at the root of the run. Columns and units: docs/formats.md.
 
 Every file is made beside its name and then put in place, so that a reader never meets half of one.
@@ -19,34 +19,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.findings import Finding, Row, device_name, pool_name
 from msmemscope.report.summary import Summary, finding_as_json
 from msmemscope.text import harmless
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
-
-LEAK_COLUMNS = (
-    "kind",
-    "confidence",
-    "ranks",
-    "scope",
-    "device",
-    "pool",
-    "bytes",
-    "bytes_per_step",
-    "blocks",
-    "first_step",
-    "last_step",
-    "file",
-    "line",
-    "function",
-    "owner",
-    "stack",
-    "processes",
-)
-NAME_SEPARATOR = "; "
-STACK_SEPARATOR = " < "  # innermost frame first: `a < b` reads "a, called by b"
 
 _FINDINGS_SCHEMA = pa.schema(
     [
@@ -82,7 +60,10 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
     cluster.mkdir(mode=0o700, exist_ok=True)
     steps = steps_table(tracked)
     return [
-        write_leaks(cluster / "leaks.csv", [*summary.leaks, *summary.candidates, *summary.growing]),
+        *(
+            write_rows(cluster / f"{name}.csv", columns, [one.row for one in summary.findings if one.row])
+            for name, columns in summary.files.items()
+        ),
         write_csv_table(cluster / "steps.csv", steps),
         write_json(cluster / "summary.json", summary.as_json()),
         write_parquet(run_path / "steps.parquet", steps),
@@ -90,33 +71,14 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
     ]
 
 
-def write_leaks(path: Path, findings: Sequence[Finding]) -> Path:
-    """leaks.csv: one line per finding, notes left out. Only the header when nothing leaks."""
+def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path:
+    """A table of findings, by those of the rows that are of this file. Only the header when there is none."""
     with put_in_place(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(LEAK_COLUMNS)
-        for finding in findings:
-            writer.writerow(
-                [
-                    finding.kind,
-                    f"{finding.confidence:.4f}",
-                    fold_ranks(finding.ranks),
-                    finding.scope,
-                    finding.device,
-                    finding.pool,
-                    finding.bytes,
-                    _number(finding.bytes_per_step),
-                    finding.blocks,
-                    finding.first_step,
-                    finding.last_step,
-                    harmless(finding.file),
-                    finding.line,
-                    harmless(finding.function),
-                    harmless(finding.owner),
-                    harmless(STACK_SEPARATOR.join(frame.text for frame in finding.site)),
-                    harmless(NAME_SEPARATOR.join(finding.processes)),
-                ]
-            )
+        writer.writerow(columns)
+        for row in rows:
+            if row.file == path.stem:
+                writer.writerow([_cell(row.cells.get(column, "")) for column in columns])
     return path
 
 
@@ -212,6 +174,12 @@ def _spread(steps: Any, names: tuple[str, ...], text_of: Any) -> pa.Array:
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
     texts = [text_of(*key) for key in distinct.tolist()]
     return pa.array(texts, pa.string()).take(pa.array(inverse.reshape(-1)))
+
+
+def _cell(value: str | float) -> str | int:
+    if isinstance(value, str):
+        return harmless(value)
+    return value if isinstance(value, int) else _number(value)
 
 
 def _number(value: float) -> str:

@@ -9,14 +9,16 @@ On a terminal rich colours and folds the same sections; nothing is said in one f
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from msmemscope.analysis import registry
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
@@ -33,11 +35,7 @@ MIB = 1 << 20
 _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
 _DEVICES = 8  # with a block of their own in upstream's part
-_INCIDENTS = 4  # of running out of memory
-_ALIVE = 5  # lines of what was alive then
 _BLOCKS = 4  # lines of leaked blocks per device
-_GROWING = 3  # lines that may yet stop growing
-_MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
 _POOL_TITLES = {
@@ -74,7 +72,7 @@ def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> l
         by_device = [Section(lines=tuple(_elsewhere(analysis)))]
     return [
         _job(summary),
-        *_findings(summary, only),
+        *_findings(analysis, only),
         *_holdings(summary, only),
         *by_device,
         *([_verdict(analysis)] if only is None else []),
@@ -139,18 +137,16 @@ def print_text(text: str, stream: IO[str] | None = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    bad = "|".join(re.escape(group.headline) for group in registry.groups() if group.tone == "bad")
+    styles = ((f"(?:{bad}) [0-9]", "bold red"), *_STYLES)
     console = Console(file=stream, highlight=False, soft_wrap=True)
     for line in text.splitlines():
-        style = next((style for mark, style in _STYLES if line.startswith(mark)), "")
+        style = next((style for mark, style in styles if re.match(mark, line)), "")
         console.print(Text(line, style=style))
 
 
 _STYLES = (
     ("Died", "bold red"),
-    ("LEAK", "bold red"),
-    ("CANDIDATE", "bold yellow"),
-    ("GROWTH", "bold yellow"),
-    ("OUT OF MEMORY", "bold red"),
     ("====== ERROR", "red"),
     ("====== SUMMARY", "red"),
     ("No leak", "bold green"),
@@ -161,6 +157,7 @@ _STYLES = (
     ("Note", "yellow"),
     ("==", "bold"),
     ("msMemScope", "bold"),
+    ("[A-Z][A-Z ]* [0-9]+  ", "bold yellow"),  # another finding
 )
 
 
@@ -221,50 +218,24 @@ def _few(names: Sequence[str]) -> str:
 # --- findings -----------------------------------------------------------------------------------------------------
 
 
-def _findings(summary: Summary, only: Only) -> Iterator[Section]:
-    ran_out = _about(summary.out_of_memory, only)
-    for number, finding in enumerate(ran_out[: None if only is not None else _INCIDENTS], 1):
-        tone = "bad" if finding.severity == "error" else "doubt"
-        yield Section(title=f"OUT OF MEMORY {number}  {finding.sentence}", lines=tuple(_memory(finding)), tone=tone)
-    hidden = len(ran_out) - _INCIDENTS if only is None else 0
-    if hidden > 0 or summary.left_out_incidents:
-        more = max(hidden, 0) + summary.left_out_incidents
-        yield Section(title=f"Note: out of memory {more:,} more times: cluster/summary.json", tone="doubt")
-    leaks, growing = _about(summary.leaks, only), _about(summary.growing, only)
-    shown = growing if only is not None else growing[:_GROWING]
-    for findings in (leaks, _about(summary.candidates, only), shown):
-        for number, finding in enumerate(findings, 1):
-            tone = "bad" if finding in leaks else "doubt"
-            title = f"{finding.headline} {number}  {finding.sentence}"
-            yield Section(title=title, lines=tuple(_excerpt(finding)), tone=tone)
-    if len(growing) > len(shown):
-        more = len(growing) - len(shown)
-        yield Section(title=f"Note: {more:,} more lines grow: cluster/leaks.csv", tone="doubt")
-    notes = _about(summary.notes, only)
-    if not summary.leaks_looked_for:
-        yield Section(
-            title="Note: leaks were not looked for (--analysis without leaks and oom, or --steps).", tone="doubt"
-        )
-    elif not summary.holdings:
-        text = "Note: no allocation on the devices of --device was recorded, so nothing can be said about leaks."
-        yield Section(title=text, tone="doubt")
-    elif not leaks and summary.is_judged and (only is None or not notes):
-        where = "" if only is None else f" in {' and '.join(subject.label for subject in only)}"
-        if summary.share_after_steps < _MUCH_AFTER_STEPS:
-            yield Section(title=f"No leak was found{where}.", tone="good")
-        else:
-            seen = f"steps {summary.first_step}-{summary.last_step}"
-            yield Section(
-                title=f"No leak was found{where} in {seen}, but {summary.share_after_steps:.0%} of the allocations "
-                "came after them, where no step was told: call msmemscope.step() once per iteration there.",
-                tone="doubt",
-            )
-    for note in notes:
+def _findings(analysis: Analysis, only: Only) -> Iterator[Section]:
+    """By headline, then what each analysis says as a whole, then the notes."""
+    judged = [one.about(only) for one in analysis.judged]
+    groups = [(group, found, one) for one in judged for group, found in one.groups]
+    for group, found, one in sorted(groups, key=lambda entry: entry[0].order):
+        shown = found if only is not None else found[: group.shown]
+        for number, finding in enumerate(shown, 1):
+            tone = "bad" if finding.severity == "error" else "doubt"
+            headline = finding.headline or finding.kind.replace("_", " ").upper()
+            yield Section(title=f"{headline} {number}  {finding.sentence}", lines=tuple(_excerpt(finding)), tone=tone)
+        left = len(found) - len(shown) + (group.left_out(one.tables) if one.looked else 0)
+        if left:
+            yield Section(title=f"Note: {group.more.format(count=left)}", tone="doubt")
+    for one in judged:
+        if remark := one.analyzer.remark(one):
+            yield Section(title=remark.text, tone=remark.tone)
+    for note in (note for one in judged for note in one.findings if note.is_note):
         yield Section(title=f"Note: {note.sentence}", tone="doubt")
-
-
-def _about(findings: Iterable[Finding], only: Only) -> list[Finding]:
-    return [one for one in findings if only is None or any(one.concerns(subject) for subject in only)]
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:
@@ -279,78 +250,25 @@ def _excerpt(finding: Finding) -> Iterator[str]:
         yield f"    {frame.text}"
     if len(frames) > first + _FRAMES:
         yield f"    ... {len(frames) - first - _FRAMES} more"
-    absorbed = finding.evidence.get("absorbed") or []
-    if absorbed:
-        kept = sorted(absorbed, key=lambda part: -part["bytes_per_step"])
-        yield f"    with it are kept, per step and rank ({len(absorbed)} lines):"
-        for part in kept[:3]:
-            yield f"      {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
-    if finding.advice:
-        yield f"    {finding.advice}"
-
-
-def _memory(finding: Finding) -> Iterator[str]:
-    """Who asked, what was alive, what was free."""
-    yield from _excerpt(replace(finding, advice=""))
-    evidence = finding.evidence
-    calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
-    yield f"    {len(evidence['failures'])} failed calls: {calls}"
-    for row in evidence["alive"][:_ALIVE]:
-        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
-        blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
-        pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
-        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
-        yield f"    {alive}: {place or 'no stack'}"
-    for pool in evidence["pools"]:
-        if pool["free"]:
-            piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
-            reserved = format_bytes(pool["reserved"])
-            yield f"    {format_bytes(pool['free']):>9} free in {pool['pool']} of {reserved}{piece}"
-    if evidence["others_bytes"]:
-        device = f"{format_bytes(evidence['device_used'])} used of {format_bytes(evidence['device_total'] or 0)}"
-        yield f"    {format_bytes(evidence['others_bytes']):>9} held by others; the device: {device}"
+    yield from (f"    {line}" for line in finding.details)
     if finding.advice:
         yield f"    {finding.advice}"
 
 
 def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
-    leaks, candidates = analysis.summary.leaks, analysis.summary.candidates
-    if leaks:
-        verdict = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {_places(leaks)}"
-    elif candidates:
-        plural = "" if len(candidates) == 1 else "s"
-        verdict = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {_places(candidates)}"
-    elif not analysis.summary.is_judged:
-        verdict = "nothing can be said about leaks"
-    elif analysis.summary.share_after_steps >= _MUCH_AFTER_STEPS:
-        share = 1 - analysis.summary.share_after_steps
-        verdict = f"no leak found in the steps that were seen, {share:.0%} of the allocations"
-    else:
-        verdict = "no leak found"
-    growing = analysis.summary.growing
-    if growing and not candidates:
-        verdict += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {_places(growing)}"
-    failed = [finding for finding in analysis.summary.out_of_memory if finding.severity == "error"]
-    if failed:
-        where = f" at {failed[0].place}" if failed[0].file else ""
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        verdict = f"{failed[0].who} ran out of memory{where}{more}; {verdict}"
+    said = [one.analyzer.verdict(one) for one in analysis.judged]
+    verdict = "; ".join(clause for clause in said if clause) or "nothing was found"
     status = analysis.run.info.get("exit_status")
     if isinstance(status, int) and status > 0:  # of a signal the first lines tell
         verdict = f"the program failed with exit status {status}; {verdict}"
     return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
 
 
-def _places(findings: Sequence[Finding]) -> str:
-    said = "; ".join(f"{finding.who} at {finding.place}" for finding in findings[:3])
-    return said + (f" and {len(findings) - 3} more" if len(findings) > 3 else "")
-
-
 def _elsewhere(analysis: Analysis) -> Iterator[str]:
     """Where to read of single blocks; of the worst finding's first rank or process the command that shows more."""
     yield f"Blocks by device, and the least and most of each pool: {analysis.run.path.resolve() / 'summary.txt'}"
-    worst = next(iter((*analysis.summary.out_of_memory, *analysis.summary.leaks, *analysis.summary.candidates)), None)
+    worst = next((one for one in analysis.summary.findings if not one.is_note), None)
     subject = next((one for one in analysis.tracked.subjects if worst is not None and worst.concerns(one)), None)
     if subject is not None:
         process = analysis.tracked.processes[subject.main]

@@ -14,24 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.findings import (
-    GROWTH,
-    LEAK,
-    LEAK_CANDIDATE,
-    OUT_OF_MEMORY,
-    TOO_FEW_STEPS,
-    Finding,
-    device_name,
-    fold_ranks,
-    pool_name,
-)
+from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
 from msmemscope.analysis.slope import steady_slope
-from msmemscope.analysis.steps import FIRST_STEP, allocations_by_part
+from msmemscope.analysis.steps import FIRST_STEP, allocations_of, last_steps
 from msmemscope.analysis.subjects import name_of
 from msmemscope.report.deaths import deaths
 from msmemscope.report.nodes import NodeFacts, node_facts, nodes_missing
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.analyzer import Judged
     from msmemscope.analysis.blocks import Tracked
     from msmemscope.analysis.subjects import Subject
     from msmemscope.tables import Run
@@ -85,9 +76,10 @@ class Summary:
     anomalies: dict[str, dict[str, int]]  # pairing oddities: count and bytes
     holdings: tuple[Holding, ...]
     findings: tuple[Finding, ...] = field(default=())
-    leaks_looked_for: bool = True  # not under --steps, nor with an --analysis that leaves it out
     not_seen: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what sources could not see, and who says so
-    left_out_incidents: int = 0  # of running out of memory, beyond those that findings tell of
+    analyses: tuple[str, ...] = ()  # those that were run
+    figures: dict[str, Any] = field(default_factory=dict)  # what analyses count, by their own keys
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of cluster/, with rows of findings: their columns
     nodes: NodeFacts = field(default_factory=lambda: NodeFacts(None, "", False, 0))
     allocations: dict[str, int] = field(default_factory=dict)  # "before", "in" and "after" the steps
 
@@ -98,30 +90,12 @@ class Summary:
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
-        """Lines that keep memory, worst first."""
-        return tuple(f for f in self.findings if f.kind == LEAK and not f.is_note)
+        """Those whose memory is proven to be kept for ever."""
+        return tuple(one for one in self.findings if one.is_kept)
 
-    @property
-    def candidates(self) -> tuple[Finding, ...]:
-        """Lines that may leak, of runs that are too short to tell."""
-        return tuple(f for f in self.findings if f.kind == LEAK_CANDIDATE)
-
-    @property
-    def growing(self) -> tuple[Finding, ...]:
-        """Lines from which more and more is held, which may yet stop; most first."""
-        return tuple(f for f in self.findings if f.kind == GROWTH)
-
-    @property
-    def is_judged(self) -> bool:
-        """Somebody made enough steps and allocations, so that it means something when no leak was found."""
-        if not self.leaks_looked_for or self.last_step is None or not self.holdings:
-            return False
-        return all(note.evidence.get("judged", 0) for note in self.notes if note.kind == TOO_FEW_STEPS)
-
-    @property
-    def out_of_memory(self) -> tuple[Finding, ...]:
-        """Lines that asked for memory that was not there; those that got it after all come last."""
-        return tuple(f for f in self.findings if f.kind == OUT_OF_MEMORY)
+    def of_kind(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one kind."""
+        return tuple(one for one in self.findings if one.kind == kind)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
@@ -132,14 +106,10 @@ class Summary:
         """Oddities on which numbers may depend, by kind."""
         return {kind: entry["count"] for kind, entry in self.anomalies.items() if kind in _DOUBTFUL}
 
-    @property
-    def share_after_steps(self) -> float:
-        """Of all allocations, 0 to 1: whatever leaks there is not seen."""
-        return self.allocations.get("after", 0) / max(sum(self.allocations.values()), 1)
-
     def as_json(self) -> dict[str, Any]:
         """summary.json; docs/formats.md describes the keys."""
         return {
+            **self.figures,
             "schema": SCHEMA,
             "run": self.run,
             "session": self.session,
@@ -160,14 +130,8 @@ class Summary:
             "allocations": self.allocations,
             "losses": self.losses,
             "anomalies": self.anomalies,
-            "leaks_looked_for": self.leaks_looked_for,
             "not_seen": [{"text": text, "processes": list(who)} for text, who in self.not_seen],
-            "out_of_memory": len(self.out_of_memory),
-            "left_out_incidents": self.left_out_incidents,
-            "leaks": len(self.leaks),
-            "leaked_bytes": sum(f.bytes for f in self.leaks),
-            "leak_candidates": len(self.candidates),
-            "growing": len(self.growing),
+            "analyses": list(self.analyses),
             "findings": [finding_as_json(finding) for finding in self.findings],
             "holdings": [asdict(holding) for holding in self.holdings],
         }
@@ -194,7 +158,9 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
         "function": finding.function,
         "owner": finding.owner,
         "stack": [f"{frame.file}({frame.line}): {frame.function}" for frame in finding.site],
+        "headline": finding.headline,
         "sentence": finding.sentence,
+        "details": list(finding.details),
         "advice": finding.advice,
         "saving_bytes": finding.saving_bytes,
         "evidence": finding.evidence,
@@ -204,12 +170,10 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
 def summarise(
     run: Run,
     tracked: Tracked,
-    findings: Sequence[Finding],
-    *,
-    leaks_looked_for: bool = True,
-    left_out_incidents: int = 0,
+    judged: Sequence[Judged],
 ) -> Summary:
     """Pure: the same run and findings give the same summary."""
+    findings = tuple(finding for one in judged for finding in one.findings)
     info = run.info
     processes = run.processes
     ranks = tuple(run.ranks)
@@ -236,11 +200,12 @@ def summarise(
         losses=_losses(run),
         anomalies=_anomalies(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
-        findings=tuple(findings),
-        leaks_looked_for=leaks_looked_for,
+        findings=findings,
         not_seen=_not_seen(run),
-        left_out_incidents=left_out_incidents,
-        allocations=allocations_by_part(tracked.steps, _last_steps(tracked)),
+        analyses=tuple(one.analyzer.name for one in judged if one.looked),
+        figures={key: value for one in judged for key, value in one.analyzer.figures(one).items()},
+        files={name: columns for one in judged for name, columns in one.analyzer.files.items()},
+        allocations=allocations_of(tracked),
     )
 
 
@@ -308,23 +273,15 @@ def _anomalies(table: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _last_steps(tracked: Tracked) -> _Ints:
-    """By process the last complete step of its subject."""
-    last = np.full(len(tracked.processes), -1, np.int64)
-    for subject in tracked.subjects:
-        last[list(subject.members)] = max(tracked.last_complete_step.get(member, -1) for member in subject.members)
-    return last
-
-
 def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding]:
     """One per subject, device and pool, in that order."""
-    series, last = _Series(tracked), _last_steps(tracked)
+    series, last = _Series(tracked), last_steps(tracked)
     for (number, device_type, device, pool), step, end, peak in series:
         subject = tracked.subjects[number]
         complete = step <= last[subject.main]
         window = np.flatnonzero(complete & (step >= FIRST_STEP))
         kind = pool_name(pool, device_type)
-        leaks = [f for f in findings if f.kind == LEAK and f.pool == kind]
+        leaks = [f for f in findings if f.is_kept and f.pool == kind]
         place = device_name(device_type, device)
         leaked = [size for f in leaks if (size := _bytes_on(f, subject, place)) is not None]
         yield Holding(

@@ -32,6 +32,10 @@ class Frame:
     line: int
     kind: str = "python"
 
+    @property
+    def text(self) -> str:
+        return f"{self.file}({self.line}): {self.function}"
+
 
 @dataclass(frozen=True)
 class Process:

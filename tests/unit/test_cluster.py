@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from fake_run import FakeRun, frame, leaky_job, process
 
-from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.findings import Finding, Row
+from msmemscope.analysis.leak_words import LEAK_COLUMNS, cells
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import (
-    LEAK_COLUMNS,
     findings_table,
     put_in_place,
     steps_table,
     write_cluster,
-    write_leaks,
+    write_rows,
 )
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
@@ -205,7 +205,7 @@ def test_attempts_of_a_restarted_rank_are_not_mixed() -> None:
 def test_cells_from_names_are_no_formulas(tmp_path: Path) -> None:
     stack = (frame('=HYPERLINK("http://x")', "-f", 3), frame("b,c.py", '"g"', 4))
     leak = finding(site=stack, file=stack[0].file, line=3, function="-f", owner="@me", evidence={"per_rank": {}})
-    write_leaks(tmp_path / "leaks.csv", [leak])
+    write_rows(tmp_path / "leaks.csv", LEAK_COLUMNS, [Row("leaks", cells(leak))])
     (row,) = read(tmp_path / "leaks.csv")
     assert row["file"].startswith("'=") and row["function"] == "'-f" and row["owner"] == "'@me"  # noqa: PT018
     assert row["stack"] == '\'=HYPERLINK("http://x")(3): -f < b,c.py(4): "g"'

@@ -27,8 +27,8 @@ from simulated_job import (
 )
 
 from msmemscope.analysis.findings import GROWTH, LEAK, LEAK_CANDIDATE, LEVEL, Finding, fold_ranks
+from msmemscope.analysis.leak_words import worded
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
-from msmemscope.analysis.registry import get_analyzer_config, list_analyzers
 from msmemscope.analysis.verdict.sites import SiteJudge
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -958,22 +958,12 @@ def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):
     source = tmp_path / "train.py"
     source.write_text("import torch\n    losses.append(`loss`)  # \x1b[31mkept\n")
     (found,) = leaks(train(Job(), 4, graph=True))
-    found = replace(found, file=str(source), line=2)
+    found = worded(replace(found, file=str(source), line=2))
     assert found.sentence == (
         "Ranks 0-3: 4.1 MiB per step each is kept from train.py:2 `losses.append('loss') # [31mkept`; "
         "97.6 MiB after 24 steps (391 MiB on 4 ranks); 92 % sure: no block of it was ever freed, and a container of "
         "more than 21 looks the same."
     )
-    assert "train.py:9;" in replace(found, line=9).sentence
-    assert "gone.py:2;" in replace(found, file=str(tmp_path / "gone.py")).sentence
-    assert "train.py:0;" in replace(found, file=str(source), line=0).sentence
-
-
-def test_registry():
-    assert list_analyzers() == ["leaks", "oom"]
-    assert get_analyzer_config("leaks") == {
-        "config_class": "LeakOptions",
-        "parameters": ["min_bytes_per_step", "min_steps"],
-    }
-    with pytest.raises(ValueError, match=r"unknown analyzer 'leak'; known: leaks"):
-        get_analyzer_config("leak")
+    assert "train.py:9;" in worded(replace(found, line=9)).sentence
+    assert "gone.py:2;" in worded(replace(found, file=str(tmp_path / "gone.py"))).sentence
+    assert "train.py:0;" in worded(replace(found, file=str(source), line=0)).sentence

@@ -10,7 +10,7 @@ import pytest
 from fake_run import SECOND, FakeRun, frame, process
 
 from msmemscope.analysis.blocks import track
-from msmemscope.analysis.findings import LEAK, Finding
+from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding
 from msmemscope.analysis.oom import BEFORE
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
@@ -70,7 +70,7 @@ class Program:
         return track(self.run).incidents  # type: ignore[arg-type]
 
     def finding(self) -> Finding:
-        (finding,) = self.analysis().summary.out_of_memory
+        (finding,) = self.analysis().summary.of_kind(OUT_OF_MEMORY)
         return finding
 
     def analysis(self) -> Analysis:
@@ -273,7 +273,7 @@ def test_ranks_that_fail_at_the_same_line_are_one_finding() -> None:
     for ring in (1, 2, 4):
         for time in range(ring):
             run.add(Kind.OOM, 10 * SECOND * time + ring, ring=ring, size=GIB, attr=6, stack_py=asker, **HAL)
-    (finding,) = analyse(run).summary.out_of_memory  # type: ignore[arg-type]
+    (finding,) = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
     assert finding.ranks == (0, 1, 3)
     assert {rank: entry["incidents"] for rank, entry in finding.evidence["per_rank"].items()} == {
         "0": 1,
@@ -308,7 +308,7 @@ def test_the_console_tells_it_first(tmp_path: Path) -> None:
     assert any("36 MiB free in PTA of 80 MiB, the largest piece 18 MiB" in line for line in part)
     assert "LEAK" not in text
     assert [line for line in lines if line][-1].startswith("msMemScope: rank 0 ran out of memory at train.py:44; ")
-    assert analyse(run, {"analysis": []}).summary.out_of_memory == ()
+    assert analyse(run, {"analysis": []}).summary.of_kind(OUT_OF_MEMORY) == ()
     summary = analyse(run).summary.as_json()
     assert (summary["leaks"], summary["out_of_memory"]) == (0, 1)
     assert np.isclose(summary["findings"][0]["confidence"], 1.0)

@@ -7,10 +7,11 @@ import random
 import numpy as np
 from fake_run import FakeRun, process
 
+from msmemscope.analysis.alive import alive_at_last_step
 from msmemscope.analysis.blocks import fold, track
 from msmemscope.analysis.gaps import gap_table
 from msmemscope.analysis.step_ends import COLUMNS, StepEnds
-from msmemscope.report.analysed import alive_at_last_step, analyse
+from msmemscope.report.analysed import analyse
 from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
 
 PTA = {"device_type": DeviceType.NPU, "device": 0, "pool": Pool.PTA}

@@ -1,0 +1,243 @@
+"""What the leak analysis says: of a finding its headline, its sentence, the lines below it and its row of leaks.csv; of
+all of them the clause at the end, and the line that calls a run clean.
+
+In: findings with their figures and evidence. Out: words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from msmemscope.analysis.analyzer import Group, Judged, Remark, places
+from msmemscope.analysis.findings import (
+    GROWTH,
+    LEAK,
+    LEAK_CANDIDATE,
+    LEVEL,
+    TOO_FEW_STEPS,
+    Finding,
+    Row,
+    at_the_start,
+    fold_ranks,
+    format_bytes,
+)
+from msmemscope.analysis.steps import FIRST_STEP, allocations_of
+
+_SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
+_MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
+HEADLINES = {LEAK: "LEAK", LEAK_CANDIDATE: "CANDIDATE", GROWTH: "GROWTH"}
+GROUPS = (
+    Group("LEAK", tone="bad", order=10, shown=None),
+    Group("CANDIDATE", order=20, shown=None),
+    Group("GROWTH", order=30, shown=3, more="{count:,} more lines grow: cluster/leaks.csv"),
+)
+LEAK_COLUMNS = (
+    "kind",
+    "confidence",
+    "ranks",
+    "scope",
+    "device",
+    "pool",
+    "bytes",
+    "bytes_per_step",
+    "blocks",
+    "first_step",
+    "last_step",
+    "file",
+    "line",
+    "function",
+    "owner",
+    "stack",
+    "processes",
+)
+_NAME_SEPARATOR = "; "
+_STACK_SEPARATOR = " < "  # innermost frame first: `a < b` reads "a, called by b"
+
+
+def worded(finding: Finding) -> Finding:
+    """The same, in words."""
+    return replace(
+        finding,
+        headline=HEADLINES.get(finding.kind, ""),
+        sentence=_SENTENCES[finding.kind](finding),
+        details=tuple(_kept_with_it(finding)),
+        row=Row("leaks", cells(finding)) if finding.kind in HEADLINES else None,
+    )
+
+
+def cells(finding: Finding) -> dict[str, str | int | float]:
+    """Its line of leaks.csv."""
+    return {
+        "kind": finding.kind,
+        "confidence": f"{finding.confidence:.4f}",
+        "ranks": fold_ranks(finding.ranks),
+        "scope": finding.scope,
+        "device": finding.device,
+        "pool": finding.pool,
+        "bytes": finding.bytes,
+        "bytes_per_step": finding.bytes_per_step,
+        "blocks": finding.blocks,
+        "first_step": finding.first_step,
+        "last_step": finding.last_step,
+        "file": finding.file,
+        "line": finding.line,
+        "function": finding.function,
+        "owner": finding.owner,
+        "stack": _STACK_SEPARATOR.join(frame.text for frame in finding.site),
+        "processes": _NAME_SEPARATOR.join(finding.processes),
+    }
+
+
+def verdict(judged: Judged) -> str:
+    """The clause of the last line."""
+    leaks, candidates, growing = (judged.of_kind(kind) for kind in (LEAK, LEAK_CANDIDATE, GROWTH))
+    if leaks:
+        said = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {places(leaks)}"
+    elif candidates:
+        plural = "" if len(candidates) == 1 else "s"
+        said = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {places(candidates)}"
+    elif not _has_judged(judged):
+        said = "nothing can be said about leaks"
+    elif (unseen := _share_after_steps(judged)) >= _MUCH_AFTER_STEPS:
+        said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
+    else:
+        said = "no leak found"
+    if growing and not candidates:
+        said += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {places(growing)}"
+    return said
+
+
+def remark(judged: Judged) -> Remark | None:
+    """That nothing leaks, or why nobody knows."""
+    if not judged.looked:
+        return Remark("Note: leaks were not looked for (--analysis without leaks and oom, or --steps).")
+    tracked = judged.tables.tracked
+    if not len(tracked.steps["process"]):
+        return Remark(
+            "Note: no allocation on the devices of --device was recorded, so nothing can be said about leaks."
+        )
+    notes = [one for one in judged.findings if one.is_note]
+    if judged.of_kind(LEAK) or not _has_judged(judged) or (judged.subjects is not None and notes):
+        return None
+    where = "" if judged.subjects is None else f" in {' and '.join(one.label for one in judged.subjects)}"
+    unseen = _share_after_steps(judged)
+    if unseen < _MUCH_AFTER_STEPS:
+        return Remark(f"No leak was found{where}.", tone="good")
+    last = max(tracked.last_complete_step.values())
+    return Remark(
+        f"No leak was found{where} in steps {min(tracked.first_step.values())}-{last}, but {unseen:.0%} of the "
+        "allocations came after them, where no step was told: call msmemscope.step() once per iteration there."
+    )
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """Of summary.json."""
+    leaks = judged.of_kind(LEAK)
+    return {
+        "leaks_looked_for": judged.looked,
+        "leaks": len(leaks),
+        "leaked_bytes": sum(one.bytes for one in leaks),
+        "leak_candidates": len(judged.of_kind(LEAK_CANDIDATE)),
+        "growing": len(judged.of_kind(GROWTH)),
+    }
+
+
+def _has_judged(judged: Judged) -> bool:
+    """Somebody made enough steps and allocations, so that it means something when no leak was found."""
+    tracked = judged.tables.tracked
+    has_steps = any(step >= 0 for step in tracked.last_complete_step.values())
+    if not judged.looked or not has_steps or not len(tracked.steps["process"]):
+        return False
+    few = [one for one in judged.findings if one.kind == TOO_FEW_STEPS]
+    return all(note.evidence.get("judged", 0) for note in few)
+
+
+def _share_after_steps(judged: Judged) -> float:
+    """Of all allocations, 0 to 1: whatever leaks there is not seen."""
+    parts = allocations_of(judged.tables.tracked)
+    return parts["after"] / max(sum(parts.values()), 1)
+
+
+def _kept_with_it(finding: Finding) -> Iterator[str]:
+    absorbed = finding.evidence.get("absorbed") or []
+    if absorbed:
+        kept = sorted(absorbed, key=lambda part: -part["bytes_per_step"])
+        yield f"with it are kept, per step and rank ({len(absorbed)} lines):"
+        for part in kept[:3]:
+            yield f"  {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
+
+
+def _leak_sentence(finding: Finding) -> str:
+    evidence = finding.evidence
+    parts = [f"{_per_step(finding)} is kept from {finding.where}"]
+    steps = finding.last_step - finding.first_step + 1
+    total = f"{_of_each(finding, 'bytes', finding.bytes / finding.count)} after {steps:,} steps"
+    if finding.count > 1:
+        where = "on {} ranks" if finding.ranks else "in {} processes"
+        total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
+    if finding.first_step > FIRST_STEP:
+        total += f", since step {finding.first_step:,}"
+    parts.append(total)
+    full = evidence.get("full_at_step")
+    if full is not None:
+        parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
+    if finding.confidence < _SURE and evidence.get("reason"):
+        parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
+    return "; ".join(parts) + "."
+
+
+def _candidate_sentence(finding: Finding) -> str:
+    steps = finding.last_step - finding.first_step + 1
+    return f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps; too few to be sure."
+
+
+def _growth_sentence(finding: Finding) -> str:
+    parts = [f"{_per_step(finding, ' more')} is held from {finding.where}"]
+    if finding.evidence.get("per") == "minute":
+        parts[0] += f", for {_duration(finding.last_step - finding.first_step + 1)}"
+    elif finding.first_step > FIRST_STEP:
+        parts[0] += f", since step {finding.first_step:,}"
+    parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
+    return "; ".join(parts) + "."
+
+
+def _level_sentence(finding: Finding) -> str:
+    each = " each" if finding.count > 1 else ""
+    held = _of_each(finding, "bytes", finding.bytes / finding.count)
+    held = f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"
+    return f"{held}; level since step {finding.first_step:,}."
+
+
+def _per_step(finding: Finding, more: str = "") -> str:
+    each = " each" if finding.count > 1 else ""
+    rate = _of_each(finding, "bytes_per_step", finding.bytes_per_step)
+    return f"{at_the_start(finding.who)}: {rate}{more} per {finding.evidence.get('per', 'step')}{each}"
+
+
+def _duration(seconds: int) -> str:
+    """ "90 seconds", "12 minutes", "7.5 hours"."""
+    if seconds < 120:
+        return f"{seconds} seconds"
+    if seconds < 7200:
+        return f"{seconds // 60} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+def _of_each(finding: Finding, column: str, usual: float) -> str:
+    """A figure of the subjects: `usual`, but "1.0 MiB to 2.0 MiB" where they differ, for then none may have it."""
+    sizes = [entry[column] for entry in finding.evidence.get("per_rank", {}).values()]
+    if finding.count < 2 or len(sizes) < 2:
+        return format_bytes(usual)
+    least, most = format_bytes(min(sizes)), format_bytes(max(sizes))
+    return format_bytes(usual) if least == most else f"{least} to {most}"
+
+
+_SENTENCES: dict[str, Callable[[Finding], str]] = {
+    LEAK: _leak_sentence,
+    LEAK_CANDIDATE: _candidate_sentence,
+    GROWTH: _growth_sentence,
+    LEVEL: _level_sentence,
+}
