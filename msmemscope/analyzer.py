@@ -1,13 +1,20 @@
-"""Upstream's msmemscope.analyzer: analyses of a memscope_dump_*.csv or .db. In this version they check their arguments
-as upstream does, and then do nothing: later.py. A run of ours is analysed by `msmemscope analyze RUN`.
+"""Upstream's msmemscope.analyzer, and the analyses of a run of ours.
+
+Upstream's analyses read a memscope_dump_*.csv or .db. In this version they check their arguments as upstream does, and
+then do nothing: later.py.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from msmemscope.later import not_yet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from msmemscope.analysis.findings import Finding
 
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
            "check_leaks", "get_analyzer_config", "list_analyzers"]  # fmt: skip
@@ -103,11 +110,36 @@ def check_inefficient(
     not_yet("check_inefficient")
 
 
-def analyze(analyzer_type: str, **options: object) -> None:
-    """check_leaks() or check_inefficient(), by "leaks" or "inefficient". Raises ValueError for another word."""
-    _check_known(analyzer_type)
-    checks = {"leaks": check_leaks, "inefficient": check_inefficient}
-    checks[analyzer_type](**options)  # type: ignore[operator]
+def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **options: object) -> list[Finding] | None:
+    """The findings of a run, worst first: `analyze("memscopeDumpResults/run_20260101120000_a1b2c3")`. Writes nothing.
+
+    only: names of analyses, as one text with commas or as several; without it those of the run's --analysis. Further
+    keywords are the options of an analysis, by its name: `analyze(run, only="leaks", leaks={"min_steps": 40})`. A run
+    that is being recorded is judged by what is stored.
+
+    With upstream's words "leaks" and "inefficient" it is check_leaks() or check_inefficient(), and returns None; a run
+    directory of that name is `Path("leaks")`.
+
+    Raises ValueError for another word and for an unknown analysis or option, RunError for a directory that is no run.
+    """
+    if isinstance(analyzer_type, str) and analyzer_type in _CONFIGS:
+        if only:
+            raise ValueError("only= is for a run directory")
+        checks = {"leaks": check_leaks, "inefficient": check_inefficient}
+        checks[analyzer_type](**options)  # type: ignore[operator]
+        return None
+    if not Path(analyzer_type).is_dir():
+        raise ValueError(f"unknown analyzer {str(analyzer_type)!r}, and no run directory; known: {', '.join(_CONFIGS)}")
+    from msmemscope.errors import UsageError
+    from msmemscope.report.analysed import analyse
+    from msmemscope.tables import Run
+
+    names = only.split(",") if isinstance(only, str) and only else only
+    try:
+        made = analyse(Run(analyzer_type), only=[name.strip() for name in names], options=options)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return list(made.summary.findings)
 
 
 def list_analyzers() -> list[str]:

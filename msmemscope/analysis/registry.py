@@ -18,7 +18,7 @@ from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
-from msmemscope.errors import InputError
+from msmemscope.errors import UsageError
 from msmemscope.telling import tell
 
 ENTRY_POINTS = "msmemscope.analyses"
@@ -47,11 +47,11 @@ def list_analyzers() -> list[str]:
 
 
 def get_analyzer(name: str) -> Analyzer:
-    """The entry of an analysis; InputError naming the known ones for an unknown name."""
+    """The entry of an analysis; UsageError naming the known ones for an unknown name."""
     try:
         return _known()[name]
     except KeyError:
-        raise InputError(f"unknown analysis {name!r}; known: {', '.join(_known())}") from None
+        raise UsageError(f"unknown analysis {name!r}; known: {', '.join(_known())}") from None
 
 
 def groups() -> list[Group]:
@@ -60,7 +60,7 @@ def groups() -> list[Group]:
 
 
 def check(wanted: Wanted) -> None:
-    """InputError for a name or an option that is not known, before anything long is begun."""
+    """UsageError for a name or an option that is not known, before anything long is begun."""
     for name in wanted.only:
         get_analyzer(name)
     for name in wanted.options or {}:
@@ -70,7 +70,7 @@ def check(wanted: Wanted) -> None:
 def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
     """Runs the analyses in their order. Those that the words leave out stand in the result as not looked.
 
-    InputError for a name or an option that is not known.
+    UsageError for a name or an option that is not known.
     """
     check(wanted)
     shown = [get_analyzer(name) for name in dict.fromkeys(wanted.only)] or list(_known().values())
@@ -129,7 +129,7 @@ def _options(analyzer: Analyzer, wanted: Wanted) -> Any:
     names = [field.name for field in fields(analyzer.options)]
     if not isinstance(given, Mapping) or (unknown := sorted(set(given) - set(names))):
         what = f"unknown option {unknown[0]!r}" if isinstance(given, Mapping) else "options are a mapping"
-        raise InputError(f"analysis {analyzer.name}: {what}; known: {', '.join(names)}")
+        raise UsageError(f"analysis {analyzer.name}: {what}; known: {', '.join(names)}")
     return analyzer.options(**given)
 
 

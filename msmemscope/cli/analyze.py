@@ -1,4 +1,4 @@
-"""`msmemscope analyze RUN`: analyses a recorded run again and writes everything derived from it anew."""
+"""`msmemscope analyze RUN [--only NAME]`: analyses a recorded run again and writes everything derived from it anew."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from msmemscope.progress import progress_bar
 
 @click.command(context_settings=HELP)
 @click.argument("run")
-def command(run: str) -> int:
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Run this analysis alone, whatever --analysis said, and print what it finds; nothing is written. May be given "
+    "several times, or with several names and commas between them.",
+)
+def command(run: str, only: tuple[str, ...]) -> int:
     """Analyse a recorded run again: findings, cluster tables and per-device files are written anew, and the verdict
     is printed. While the run is being recorded the verdict is printed on what is stored, and nothing is written.
 
     RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
     """
+    if only:
+        return _print_only(run, [name.strip() for text in only for name in text.split(",")])
     importlib.import_module("msmemscope.collect.unsaved").make_run(Path(run))
     path = open_run_directory(run, to_write=True)
     info = read_run_info(path)
@@ -49,4 +58,17 @@ def command(run: str) -> int:
             note(path, outcome.skipped, outcome.unreadable_rows)
     for note in outcome.notes:
         say("info", note)
+    return 0
+
+
+def _print_only(run: str, names: list[str]) -> int:
+    path = open_run_directory(run)
+    info = read_run_info(path)
+    if not info.get("finished", True):
+        so_far = "is being recorded" if is_being_recorded(path) else "was not finished"
+        say("info", f"{path} {so_far}: what is stored of it is analysed")
+    console = importlib.import_module("msmemscope.report.console")
+    with progress_bar() as progress:
+        text = console.only_text(path, names, config=config_of_run(info), progress=progress)
+    click.echo(text)
     return 0

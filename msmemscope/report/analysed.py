@@ -45,7 +45,7 @@ def analyse(
 ) -> Analysis:
     """Judges a run: by what its folds say, or where there are none (any more) by its parts. only: names of analyses,
     whatever --analysis said; none: those of the configuration. options: by name those of an analysis. capacity: the
-    bytes of devices by ring and name; None: as the stored samples say. InputError for an unknown name."""
+    bytes of devices by ring and name; None: as the stored samples say. UsageError for an unknown name."""
     total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import Subject, Subjects
+from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.summary import Holding, Summary
@@ -100,6 +101,18 @@ def summary_text(
     run = Run(path)
     _check_there(run, rank, pid)
     return plain_text(analyse(run, progress=progress), rank, pid)
+
+
+def only_text(
+    path: str | Path,
+    names: Sequence[str],
+    *,
+    config: Config | Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """What `msmemscope analyze --only` prints. RunError for a directory that is no run; UsageError for an unknown
+    analysis."""
+    return terminal_text(analyse(Run(path), config, only=names, progress=progress))
 
 
 def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from fake_run import leaky_job
 
+import msmemscope
 from msmemscope.analysis import registry
 from msmemscope.analysis.findings import LEAK
+from msmemscope.cli.main import main
 from msmemscope.collect.settings import Config
-from msmemscope.errors import InputError
+from msmemscope.errors import RunError, UsageError
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
@@ -82,7 +84,7 @@ def test_options_reach_the_analysis(install: Install) -> None:
     assert analyse(run, only=["toy"], options={"toy": {"least": 999}}).summary.findings == ()
     assert {one.kind for one in analyse(run, options={"leaks": {"min_bytes_per_step": 5000.0}}).summary.leaks} == {LEAK}
     assert len(analyse(run, options={"leaks": {"min_bytes_per_step": 5000.0}}).summary.leaks) == 1
-    with pytest.raises(InputError, match=r"analysis toy: unknown option 'most'; known: least"):
+    with pytest.raises(UsageError, match=r"analysis toy: unknown option 'most'; known: least"):
         analyse(run, options={"toy": {"most": 1}})
 
 
@@ -97,8 +99,47 @@ def test_one_analysis_on_request() -> None:
     assert "msMemScope: nothing was found. " in text
     text = plain_text(analyse(run, Config(steps=(3, 4)), only=["leaks"]))  # a leak needs every step
     assert "leaks were not looked for" in text
-    with pytest.raises(InputError, match=r"unknown analysis 'leak'; known: leaks, oom"):
+    with pytest.raises(UsageError, match=r"unknown analysis 'leak'; known: leaks, oom"):
         analyse(run, only=["leak"])
+
+
+def test_the_command_prints_what_is_asked_for_and_writes_nothing(
+    install: Install, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(toy="toy_analysis:TOY")
+    path = leaky_job().save(tmp_path / "run_1")
+    before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")}
+    assert main(["analyze", str(path), "--only", "toy"]) == 0
+    text = capfd.readouterr().out
+    assert "TOY 4  rank 3" in text
+    assert "LEAK" not in text
+    assert "msMemScope: 4 findings of toy: rank 0 at " in text
+    assert main(["analyze", str(path), "--only", "leaks, oom", "--only", "toy"]) == 0
+    text = capfd.readouterr().out
+    assert "TOY 4  rank 3" in text
+    assert "LEAK 2  Ranks 0-3: " in text
+    for words in (["--only", "leaks,idle"], ["--only", ""]):
+        assert main(["analyze", str(path), *words]) == 2
+        assert "known: leaks, oom, toy" in capfd.readouterr().err
+    assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
+
+
+def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
+    path = leaky_job().save(tmp_path / "leaks")
+    found = msmemscope.analyze(path)
+    assert found is not None
+    assert [(one.kind, one.line, one.ranks) for one in found] == [(LEAK, 61, (2,)), (LEAK, 58, (0, 1, 2, 3))]
+    assert msmemscope.analyze(str(path), only="oom") == []
+    large = msmemscope.analyze(path, only=["leaks", "oom"], leaks={"min_bytes_per_step": 5000})
+    assert large is not None
+    assert [one.line for one in large] == [61]
+    for wrong in ({"only": "leak"}, {"leaks": {"most": 3}}, {"idle": {}}, {"leaks": 5}):
+        with pytest.raises(ValueError, match="known: "):
+            msmemscope.analyze(path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(RunError):
+        msmemscope.analyze(tmp_path)
+    with pytest.raises(ValueError, match="and no run directory; known: leaks, inefficient"):
+        msmemscope.analyze(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(
