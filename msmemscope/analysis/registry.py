@@ -8,10 +8,11 @@ fails, is told once and left out: it must not cost the verdict of the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from numbers import Integral, Real
 from typing import Any
 
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
@@ -19,12 +20,25 @@ from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
 from msmemscope.errors import UsageError
+from msmemscope.tables import Frame
 from msmemscope.telling import tell
 
 ENTRY_POINTS = "msmemscope.analyses"
 OWN = (LEAKS, OOM)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
+
+SEVERITIES = ("error", "warning", "info")
+# What reports count on in a finding of somebody else's making.
+_TEXTS = ("kind", "severity", "scope", "device", "pool", "file", "function", "owner", "advice", "headline", "sentence")
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(("confidence", "bytes_per_step"), Real),
+    **dict.fromkeys(("first_step", "last_step", "bytes", "blocks", "line", "saving_bytes"), Integral),
+    **dict.fromkeys(("ranks", "processes", "details", "site"), tuple),
+    "evidence": dict,
+}
+_MEMBERS: dict[str, Any] = {"ranks": Integral, "processes": str, "details": str, "site": Frame}
 
 _told: set[str] = set()
 
@@ -81,30 +95,64 @@ def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
         asked = bool(set(wanted.words) & set(analyzer.asked_by)) if analyzer.asked_by else bool(wanted.words)
         if not asked:
             found[analyzer.name] = replace(judged, looked=False)
-        elif (findings := _findings(analyzer, judged.tables, _options(analyzer, wanted))) is not None:
-            found[analyzer.name] = replace(judged, findings=tuple(findings))
+        elif (made := _judged(judged, _options(analyzer, wanted))) is not None:
+            found[analyzer.name] = made
     return [found[one.name] for one in shown if one.name in found]
 
 
-def _findings(analyzer: Analyzer, tables: Tables, options: Any) -> Sequence[Finding] | None:
+def _judged(judged: Judged, options: Any) -> Judged | None:
     """None: it failed. One of our own that fails is a fault of ours, and is not hidden."""
+    analyzer = judged.analyzer
     if analyzer in OWN:
-        return analyzer.judge(tables, options)
+        return replace(judged, findings=tuple(analyzer.judge(judged.tables, options)))
     try:
-        findings = list(analyzer.judge(tables, options))
-        for one in findings:
-            _check_finding(analyzer, one)
+        made = replace(judged, findings=tuple(analyzer.judge(judged.tables, options)))
+        for one in made.findings:
+            check_finding(analyzer, one)
+        _check_words(made)
     except Exception as error:  # noqa: BLE001 - somebody else's code
         _leave_out(analyzer.name, f"it failed: {type(error).__name__}: {error}")
         return None
-    return findings
+    return made
 
 
-def _check_finding(analyzer: Analyzer, finding: object) -> None:
+def check_finding(analyzer: Analyzer, finding: object) -> None:
+    """TypeError or ValueError for what no report can show."""
     if not isinstance(finding, Finding):
         raise TypeError(f"it returned a {type(finding).__name__} where a Finding is due")
+    for name, kind in _FIELDS.items():
+        if not isinstance(value := getattr(finding, name), kind):
+            raise TypeError(f"{name} of a finding is {value!r}")
+    for name, kind in _MEMBERS.items():
+        for value in getattr(finding, name):
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} of a finding has {value!r} among them")
+    if finding.severity not in SEVERITIES:
+        raise ValueError(f"severity of a finding is {finding.severity!r}; there are {', '.join(SEVERITIES)}")
     if finding.row is not None and finding.row.file not in analyzer.files:
         raise ValueError(f"a finding has a row in {finding.row.file!r}, which Analyzer.files does not declare")
+    for column, cell in (finding.row.cells if finding.row else {}).items():
+        if not isinstance(cell, (str, Real)):
+            raise TypeError(f"{column} of a row is {cell!r}")
+
+
+def _check_words(judged: Judged) -> None:
+    """Whoever shows them does not expect them to fail: they are asked once, of all and of nobody."""
+    analyzer = judged.analyzer
+    for one in (judged, judged.about(())):
+        _check_text(analyzer.verdict(one))
+        if remark := analyzer.remark(one):
+            _check_text(remark.text)
+        if not all(isinstance(key, str) for key in analyzer.figures(one)):
+            raise TypeError("its figures have keys that are no texts")
+    for group in analyzer.groups:
+        _check_text(group.headline)
+        group.more.format(count=group.left_out(judged.tables) + 1)
+
+
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"it says {text!r}, which is no text")
 
 
 def _with_needs(shown: Iterable[Analyzer]) -> list[Analyzer]:

@@ -149,6 +149,8 @@ def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
         ("not_installed:TOY", "No module named 'not_installed'"),
         ("toy_analysis:NO_ANALYSIS", "it is no msmemscope.analysis.analyzer.Analyzer"),
         ("toy_analysis:FAILING", "it failed: ZeroDivisionError: no luck"),
+        ("toy_analysis:WRONG", "it failed: TypeError: confidence of a finding is None"),
+        ("toy_analysis:SILENT", "it failed: ZeroDivisionError"),
         ("toy_analysis:UNDECLARED", "a row in 'toy', which Analyzer.files does not declare"),
         ("toy_analysis:TAKES_A_NAME", "its name 'leaks' is taken"),
         ("toy_analysis:TAKES_A_FILE", "its file 'steps' is taken"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msmemscope.analysis.analyzer import Analyzer, Tables
 from msmemscope.analysis.findings import Finding, Row, format_bytes
@@ -64,8 +64,16 @@ TOY = Analyzer(
     judge=judge,
     files={"toy": ("who", "allocs", "share", "file", "nothing")},
 )
+
+
+def say_what_is_wrong(tables: Tables, options: ToyOptions) -> list[Finding]:
+    return [replace(one, row=None, confidence=None) for one in judge(tables, options)]  # type: ignore[arg-type]
+
+
 NO_ANALYSIS = "a text"
 FAILING = Analyzer(name="failing", needs=("sites", "leaks"), options=ToyOptions, judge=fail)
+WRONG = Analyzer(name="wrong", needs=("sites",), options=ToyOptions, judge=say_what_is_wrong)
+SILENT = Analyzer(name="silent", needs=(), options=ToyOptions, judge=lambda *_: [], verdict=lambda one: str(1 // 0))
 UNDECLARED = Analyzer(name="undeclared", needs=("sites",), options=ToyOptions, judge=judge)
 TAKES_A_NAME = Analyzer(name="leaks", needs=(), options=ToyOptions, judge=judge)
 TAKES_A_FILE = Analyzer(name="robber", needs=(), options=ToyOptions, judge=judge, files={"steps": ("step",)})
