@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from msmemscope.analysis.analyzer import Group, Judged, Remark, places
+from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause
 from msmemscope.analysis.findings import (
     GROWTH,
     LEAK,
@@ -23,7 +24,9 @@ from msmemscope.analysis.findings import (
     at_the_start,
     fold_ranks,
     format_bytes,
+    source_line,
 )
+from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of
 
 _SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
@@ -241,3 +244,33 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
     GROWTH: _growth_sentence,
     LEVEL: _level_sentence,
 }
+
+
+_KEPT_TOGETHER = {
+    GRAPH: "The tensor made here keeps its autograd graph, {parts} more allocations with it: "
+    "keep tensor.detach() or tensor.item() instead.",
+    MODULE: "A module made here is kept, with its gradients or the optimizer's states: find who still refers to it (a "
+    "list of models or optimizers; a hook or lambda that holds the module itself, which only the garbage collector "
+    "frees).",
+    CALL: "All of it is local to one call of {function}(): something keeps that call's frame, such as an exception "
+    "kept with its traceback (keep str(error) instead), a generator or an inner function.",
+}
+
+
+def advice_on(cause: Cause) -> str:
+    sample = cause.largest
+    if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
+        return (
+            "backward(create_graph=True) gives every parameter a gradient that keeps its graph, and the graph keeps "
+            "the parameter: a cycle that nothing frees. Use torch.autograd.grad(..., create_graph=True), or set the "
+            "gradients to None when you are done with them."
+        )
+    if cause.absorbed:
+        parts = sum(len(part.leaks) for part in cause.absorbed)
+        return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
+    if not sample.stack:
+        return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
+    frame = sample.stack[user_index(sample.stack)]
+    is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
+    maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
+    return f"Find what still refers to the blocks that {maker} here, and clear or bound it at each step."

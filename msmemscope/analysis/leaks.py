@@ -42,30 +42,26 @@ import numpy.typing as npt
 from msmemscope.analysis import leak_words
 from msmemscope.analysis.alive import without_sites
 from msmemscope.analysis.analyzer import Analyzer, Tables
-from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause, Leak, find_causes
+from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
     LEAK,
     LEAK_CANDIDATE,
     LEVEL,
-    TOO_FEW_STEPS,
     Finding,
-    at_the_start,
     device_name,
     fold_ranks,
     pool_name,
     scope_of,
-    source_line,
 )
-from msmemscope.analysis.frames import user_index
-from msmemscope.analysis.leak_words import worded
-from msmemscope.analysis.steps import WARM_UP
+from msmemscope.analysis.leak_words import advice_on, worded
+from msmemscope.analysis.outlook import Outlook
+from msmemscope.analysis.short_runs import too_few_steps
 from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
 from msmemscope.analysis.verdict.sites import SiteJudge
 from msmemscope.folds.segments import lay_out, segment_sites
-from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -74,9 +70,6 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 StackOf = Callable[[int], "tuple[Frame, ...]"]
-
-_DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
-_NEVER = 10**9
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ def find_leaks(
     """
     options = options or LeakOptions()
     view = _View(tracked, stack, judge or SiteJudge())
-    outlook = _Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
+    outlook = Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
     found = [
         _finding(cause, _KINDS[kind], tracked.subjects, outlook)
         for kind in _KINDS
@@ -119,7 +112,7 @@ def find_leaks(
     ]
     found = [worded(one) for one in found if _rate(one) >= options.min_bytes_per_step]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
-    return found + _notes(tracked, max(options.min_steps, LIMITS.few_steps))
+    return found + too_few_steps(tracked, max(options.min_steps, LIMITS.few_steps))
 
 
 def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
@@ -254,81 +247,13 @@ def _last_steps(tracked: Tracked) -> Ints:
     return np.minimum(complete, active)
 
 
-def _warm_ups(tracked: Tracked) -> Ints:
-    """Per process the step of its subject's first iteration: WARM_UP, but for a child that went on from a later step of
-    its parent that step."""
-    warm_ups = np.full(len(tracked.processes), WARM_UP, dtype=np.int64)
-    for subject in tracked.subjects:
-        made = tracked.boundaries.get(subject.main, 0)
-        if made and tracked.processes[subject.main].parent_ring:
-            first = tracked.last_complete_step.get(subject.main, -1) + 1 - made
-            warm_ups[list(subject.members)] = max(first, WARM_UP)
-    return warm_ups
-
-
 def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     python = np.asarray(sites["stack_py"], dtype=np.uint64)
     ids: npt.NDArray[np.uint64] = np.where(python != 0, python, np.asarray(sites["stack_c"], dtype=np.uint64))
     return ids
 
 
-class _Outlook:
-    """When each device will be full, if all the leaks on it go on."""
-
-    def __init__(self, tracked: Tracked, leaks: Iterable[Leak], capacity: Mapping[str, int], last_step: Ints) -> None:
-        self._processes = tracked.processes
-        self._subjects = tracked.subjects
-        self._capacity = capacity
-        self._last_step = last_step
-        self._growth: dict[str, float] = defaultdict(float)
-        for leak in leaks:
-            self._growth[self._place(leak)] += leak.claim.bytes_per_step
-        self._used = self._in_use(tracked) if self._growth and capacity else {}
-
-    def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
-        """The evidence keys full_at_step and full_on; empty when nothing can be said."""
-        earliest: tuple[int, str] | None = None
-        for leak in leaks:
-            place = self._place(leak)
-            room = self._capacity.get(place, self._capacity.get(place.rpartition("/")[2]))
-            if room is None or self._growth[place] <= 0 or place not in self._used:
-                continue
-            left = max(room - self._used[place], 0) / self._growth[place]
-            if left > _NEVER:
-                continue
-            rank = self._subjects[leak.key].rank
-            if leak.device_type == DeviceType.CPU:
-                where = f"host {self._processes[leak.process].host}".rstrip()
-            else:
-                where = device_name(leak.device_type, leak.device) if rank is None else f"rank {rank}"
-            step = int(self._last_step[leak.process]) + int(left)
-            if earliest is None or step < earliest[0]:
-                earliest = (step, where)
-        return {} if earliest is None else {"full_at_step": earliest[0], "full_on": earliest[1]}
-
-    def _place(self, leak: Leak) -> str:
-        return f"{self._processes[leak.process].host}/{device_name(leak.device_type, leak.device)}"
-
-    def _in_use(self, tracked: Tracked) -> dict[str, int]:
-        """Bytes in use per host and device at the end of the last complete steps.
-
-        The framework's pools lie inside the driver's, so the larger of the two counts; reserved where it is known.
-        """
-        steps = tracked.steps
-        rows = np.flatnonzero(
-            np.asarray(steps["step"]) == self._last_step[np.asarray(steps["process"], dtype=np.int64)]
-        )
-        sums: dict[tuple[str, bool], int] = defaultdict(int)
-        for row in rows.tolist():
-            process = self._processes[int(steps["process"][row])]
-            device = device_name(int(steps["device_type"][row]), int(steps["device"][row]))
-            used = max(int(steps["end_reserved"][row]), int(steps["end_bytes"][row]))
-            sums[f"{process.host}/{device}", int(steps["pool"][row]) in _DRIVER_POOLS] += used
-        places = {place for place, _ in sums}
-        return {place: max(sums.get((place, True), 0), sums.get((place, False), 0)) for place in places}
-
-
-def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> Finding:
+def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook) -> Finding:
     everything = _latest_attempts(cause.all_leaks, subjects)
     per_rank = {subjects[number].key: _figures(leaks) for number, leaks in _by_subject(everything).items()}
     members = [subjects[number] for number in sorted({leak.key for leak in everything})]
@@ -371,7 +296,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: _Outlook) -> 
         line=line,
         function=function,
         evidence=evidence,
-        advice=_advice(cause) if kind != LEVEL else "",
+        advice=advice_on(cause) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),
@@ -439,79 +364,6 @@ def _rhythm(claim: Claim) -> str:
     if gaps == {1}:
         return "every step"
     return f"every {gaps.pop()} steps" if len(gaps) == 1 else "irregular"
-
-
-_KEPT_TOGETHER = {
-    GRAPH: "The tensor made here keeps its autograd graph, {parts} more allocations with it: "
-    "keep tensor.detach() or tensor.item() instead.",
-    MODULE: "A module made here is kept, with its gradients or the optimizer's states: find who still refers to it (a "
-    "list of models or optimizers; a hook or lambda that holds the module itself, which only the garbage collector "
-    "frees).",
-    CALL: "All of it is local to one call of {function}(): something keeps that call's frame, such as an exception "
-    "kept with its traceback (keep str(error) instead), a generator or an inner function.",
-}
-
-
-def _advice(cause: Cause) -> str:
-    sample = cause.largest
-    if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
-        return (
-            "backward(create_graph=True) gives every parameter a gradient that keeps its graph, and the graph keeps "
-            "the parameter: a cycle that nothing frees. Use torch.autograd.grad(..., create_graph=True), or set the "
-            "gradients to None when you are done with them."
-        )
-    if cause.absorbed:
-        parts = sum(len(part.leaks) for part in cause.absorbed)
-        return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
-    if not sample.stack:
-        return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
-    frame = sample.stack[user_index(sample.stack)]
-    is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
-    maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
-    return f"Find what still refers to the blocks that {maker} here, and clear or bound it at each step."
-
-
-def _notes(tracked: Tracked, min_steps: int) -> list[Finding]:
-    """An empty list of leaks means nothing for a subject that made too few steps: say so.
-
-    evidence: text, judged (how many subjects made enough).
-    """
-    subjects = tracked.subjects
-    heard = [one for one in subjects if one.main in tracked.last_complete_step and not subjects.is_over(one)]
-    before = _warm_ups(tracked) - WARM_UP  # steps of the parent
-    made = {one.main: tracked.last_complete_step[one.main] - int(before[one.main]) for one in heard}
-    few = [one for one in heard if made[one.main] < WARM_UP + min_steps]
-    if not few:
-        return []
-    judged = len(heard) - len(few)
-    ranks = tuple(sorted(one.rank for one in few if one.rank is not None))
-    most = max(0, *(made[one.main] for one in few))
-    counted = any(tracked.boundaries.get(one.main) for one in few)
-    note = Finding(
-        kind=TOO_FEW_STEPS,
-        severity="info",
-        confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, subjects.ranks),
-        device="",
-        pool="",
-        first_step=0,
-        last_step=most,
-        bytes=0,
-        bytes_per_step=0.0,
-        blocks=0,
-        processes=tuple(one.name for one in few if one.rank is None),
-    )
-    names = [replace(note, processes=()).who] if ranks else []
-    names += [replace(note, ranks=()).who] if note.processes else []
-    who = at_the_start(" and ".join(names))
-    if judged and not counted:
-        text = f"{who}: no steps were seen, so nothing is said about leaks there; {judged} others were judged."
-    else:
-        enough = WARM_UP + min_steps
-        text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "
-        text += "Run longer." if counted else "Run longer, or call msmemscope.step() once per iteration."
-    return [replace(note, sentence=text, evidence={"text": text, "judged": judged})]
 
 
 LEAKS = Analyzer(
