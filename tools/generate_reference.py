@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import sys
 from pathlib import Path
 
@@ -118,7 +119,31 @@ def api_page() -> str:
                 lines += keyword_table()
         else:
             lines.append("(a value or a module)")
+    lines += ["", "## Options of analyses", "", "For `analyze(run, NAME={option: value})`."]
+    for path in sorted((PACKAGE / "analysis").glob("*.py")):
+        lines += analysis_options(path)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def analysis_options(path: Path) -> list[str]:
+    """The options of the analyses that a file declares, by the docstrings of their fields."""
+    tree = parsed(path)
+    lines: list[str] = []
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "Analyzer":
+            continue
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        found = definition(tree, path, ast.unparse(given["options"]))
+        assert isinstance(found, ast.ClassDef), path
+        lines += ["", f"### {ast.literal_eval(given['name'])}", ""]
+        for field, text in itertools.pairwise(found.body):
+            if not isinstance(field, ast.AnnAssign):
+                continue
+            assert isinstance(text, ast.Expr), f"{path}: {ast.unparse(field)} has no docstring"
+            default = f", by default {ast.unparse(field.value)}" if isinstance(field.value, ast.Constant) else ""
+            said = " ".join(str(ast.literal_eval(text.value)).split())
+            lines.append(f"* `{ast.unparse(field.target)}` ({ast.unparse(field.annotation)}{default}): {said}")
+    return lines
 
 
 def keyword_table() -> list[str]:

@@ -56,9 +56,10 @@ _CONFIGURATION = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PY
 
 @dataclass(frozen=True)
 class OomOptions:
-    """How much of what was alive is told."""
+    """What the analysis may be told."""
 
     lines: int = 10
+    """So many lines that held the most memory are told."""
 
 
 StackOf = Callable[[int], "Sequence[Frame]"]
