@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from fake_run import leaky_job
 
 import msmemscope
 from msmemscope.analysis import registry
+from msmemscope.analysis.analyzer import TABLES, Analyzer, Tables
+from msmemscope.analysis.blocks import Tracked, fold
 from msmemscope.analysis.findings import LEAK
+from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
 from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError, UsageError
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
+from msmemscope.vocabulary import Kind
 
 TOY = Path(__file__).parent / "toy_analysis"
 Install = Callable[..., None]
@@ -86,6 +91,36 @@ def test_options_reach_the_analysis(install: Install) -> None:
     assert len(analyse(run, options={"leaks": {"min_bytes_per_step": 5000.0}}).summary.leaks) == 1
     with pytest.raises(UsageError, match=r"analysis toy: unknown option 'most'; known: least"):
         analyse(run, options={"toy": {"most": 1}})
+
+
+@pytest.mark.parametrize("analyzer", registry.OWN, ids=lambda one: one.name)
+def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
+    """On a job with leaks, samples of memory and an incident, where each reads all that it ever does."""
+    seen: set[str] = set()
+
+    class WatchedTracked(Tracked):
+        def __getattribute__(self, name: str) -> object:
+            seen.update({name} & set(TABLES))
+            return super().__getattribute__(name)
+
+    class WatchedTables(Tables):
+        def __getattribute__(self, name: str) -> object:
+            seen.update({name} & {*TABLES, "earlier"})
+            return super().__getattribute__(name)
+
+    run = leaky_job()
+    run.sample(500, "cpu", used=1 << 30, total=4 << 30)
+    run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=20)
+    folded = fold(run)
+    known = folded.tracked(run.processes)
+    tracked = WatchedTracked(**{field.name: getattr(known, field.name) for field in fields(known)})
+    tables = WatchedTables(
+        tracked, run.stack, run.string, folded.held, lambda: UsageIndex(run), lambda: {"cpu": 1 << 40}
+    )
+    seen.clear()
+    assert analyzer.judge(tables, analyzer.options())
+    others = {name for name in analyzer.needs if name not in TABLES}
+    assert seen == {*analyzer.needs} - others | ({"earlier"} if others else set())
 
 
 def test_one_analysis_on_request() -> None:
