@@ -173,6 +173,8 @@ def _job(summary: Summary) -> Section:
         lines.append(f"{summary.events:,} events; no complete step was seen")
     else:
         lines.append(f"{summary.events:,} events in steps {summary.first_step}-{summary.last_step}")
+    if summary.killed:
+        lines.append(f"Killed, though the program ended well: {'; '.join(summary.killed)}")
     if summary.missing_ranks:
         lines.append(f"Missing: ranks {fold_ranks(summary.missing_ranks)} never reported")
     if summary.nodes_missing:

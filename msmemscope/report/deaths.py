@@ -3,12 +3,17 @@
 In: the processes of a run, as the agent saw them end (collect/lives.py), and the program's exit status. Out: short
 texts such as "rank 2 by SIGKILL". Only what is known is said: a process that neither said goodbye nor was seen ending
 may have been killed, or have called _exit().
+
+Ray ends its actors by SIGKILL when the driver has ended, and vLLM its engine and workers by SIGTERM and SIGKILL where
+they are slow to end: in a job that went well. Nobody knows who sent a signal, but the program's status says that it
+missed nothing, so these are told apart, unless ranks were started again.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msmemscope.analysis.findings import fold_ranks
@@ -22,23 +27,48 @@ _UNKNOWN = "without a goodbye: killed, or by _exit()"
 _ORDINARY_FOR_WORKERS = (signal.SIGTERM, signal.SIGINT)
 
 
-def deaths(run: Run, subjects: Subjects) -> tuple[str, ...]:
-    """One text for each way in which somebody died; ranks that died alike are folded."""
-    found: dict[str, list[Subject]] = {}
-    workers: dict[str, int] = {}
+# The signals by which a framework ends what it started.
+_OF_A_FRAMEWORK = (signal.SIGTERM, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Endings:
+    """One text for each way in which somebody ended; ranks that ended alike are folded."""
+
+    died: tuple[str, ...]
+    killed: tuple[str, ...]  # by a signal of a framework, in a job whose program ended with status 0
+
+
+def endings(run: Run, subjects: Subjects) -> Endings:
+    status = run.info.get("exit_status")
+    went_well = status == 0 and not any(process.attempt for process in run.processes)
+    died, killed = _Texts(), _Texts()
     for subject in subjects:
         for number in subject.members:
-            how = _how(run.processes[number], is_main=number == subject.main)
-            if how and number == subject.main:
-                found.setdefault(how, []).append(subject)
-            elif how:
-                workers[f"of {subject.label} {how}"] = workers.get(f"of {subject.label} {how}", 0) + 1
-    texts = [f"{_who(dead)} {how}" for how, dead in found.items()]
-    texts += [f"{count} worker{'s' if count > 1 else ''} {how}" for how, count in workers.items()]
-    status = run.info.get("exit_status")
+            process = run.processes[number]
+            to = killed if went_well and process.ended_by in _OF_A_FRAMEWORK else died
+            to.add(subject, _how(process, is_main=number == subject.main), is_main=number == subject.main)
+    texts = died.texts()
     if isinstance(status, int) and status < 0 and not any(_by(-status) in text for text in texts):
-        texts.append(f"the program {_by(-status)}")
-    return tuple(texts)
+        texts += (f"the program {_by(-status)}",)
+    return Endings(texts, killed.texts())
+
+
+class _Texts:
+    def __init__(self) -> None:
+        self._found: dict[str, list[Subject]] = {}
+        self._workers: dict[str, int] = {}
+
+    def add(self, subject: Subject, how: str, *, is_main: bool) -> None:
+        if how and is_main:
+            self._found.setdefault(how, []).append(subject)
+        elif how:
+            of = f"of {subject.label} {how}"
+            self._workers[of] = self._workers.get(of, 0) + 1
+
+    def texts(self) -> tuple[str, ...]:
+        found = [f"{_who(dead)} {how}" for how, dead in self._found.items()]
+        return (*found, *(f"{count} worker{'s' if count > 1 else ''} {how}" for how, count in self._workers.items()))
 
 
 def _how(process: Process, *, is_main: bool) -> str:

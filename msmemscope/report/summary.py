@@ -18,7 +18,7 @@ from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of, last_steps
 from msmemscope.analysis.subjects import name_of
-from msmemscope.report.deaths import deaths
+from msmemscope.report.deaths import endings
 from msmemscope.report.nodes import NodeFacts, node_facts, nodes_missing
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Summary:
     processes: int
     others: tuple[str, ...]  # who is judged beside ranks: "train.py", "trainer.py [pid 4711]"
     deaths: tuple[str, ...]  # who did not end by itself, in words; empty: nobody
+    killed: tuple[str, ...]  # who was ended by SIGTERM or SIGKILL though the program went well, in words
     attempts: int
     first_step: int | None  # complete steps
     last_step: int | None
@@ -123,6 +124,7 @@ class Summary:
             "processes": self.processes,
             "others": list(self.others),
             "deaths": list(self.deaths),
+            "killed": list(self.killed),
             "attempts": self.attempts,
             "first_step": self.first_step,
             "last_step": self.last_step,
@@ -179,6 +181,7 @@ def summarise(
     ranks = tuple(run.ranks)
     hosts = tuple(sorted({p.host for p in processes}))
     world = max([p.world_size for p in processes if p.rank is not None], default=0)
+    ended = endings(run, tracked.subjects)
     last = max((step for step in tracked.last_complete_step.values() if step >= 0), default=None)
     return Summary(
         run=run.path.resolve().name,
@@ -192,7 +195,8 @@ def summarise(
         missing_ranks=tuple(sorted(set(range(world)).difference(ranks))),
         processes=_count(run),
         others=tuple(one.name for one in tracked.subjects if one.rank is None),
-        deaths=deaths(run, tracked.subjects),
+        deaths=ended.died,
+        killed=ended.killed,
         attempts=1 + max((p.attempt for p in processes), default=0),
         first_step=None if last is None else min(tracked.first_step.values()),
         last_step=last,

@@ -73,6 +73,20 @@ def test_who_was_killed_is_said_first() -> None:
     assert not any(line.startswith("Died") for line in plain_text(analyse(leaky_job())).splitlines())
 
 
+def test_what_a_framework_ends_in_a_job_that_went_well_is_no_death() -> None:
+    """Ray's actors, vLLM's engine."""
+    run = leaky_job()
+    for rank, how in enumerate(({"ended_by": 9}, {"ended_by": 15}, {"ended_by": 11})):
+        run.processes[rank] = replace(run.processes[rank], ended_ns=5, **how)
+    run.info["exit_status"] = 0
+    lines = plain_text(analyse(run)).splitlines()
+    assert lines[1] == "Died: rank 2 by SIGSEGV"
+    assert "Killed, though the program ended well: rank 0 by SIGKILL; rank 1 by SIGTERM" in lines
+    run.processes[3] = replace(run.processes[3], attempt=1)
+    restarted = plain_text(analyse(run)).splitlines()
+    assert restarted[1].startswith("Died: rank 0 by SIGKILL")
+
+
 def test_workers_that_a_pool_ends_are_no_deaths() -> None:
     quiet = process(2, pid=101, parent_ring=1, ended_ns=5, ended_by=15, closed=False)
     run = FakeRun([process(1), quiet, replace(quiet, ring=3, pid=102, ended_by=0), replace(quiet, ring=4, ended_by=11)])
