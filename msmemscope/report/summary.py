@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.registry import OWN
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of, last_steps
 from msmemscope.analysis.subjects import name_of
@@ -109,8 +110,7 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """summary.json; docs/formats.md describes the keys."""
-        return {
-            **self.figures,
+        facts: dict[str, Any] = {
             "schema": SCHEMA,
             "run": self.run,
             "session": self.session,
@@ -134,9 +134,12 @@ class Summary:
             "anomalies": self.anomalies,
             "not_seen": [{"text": text, "processes": list(who)} for text, who in self.not_seen],
             "analyses": list(self.analyses),
+        }
+        lists = {
             "findings": [finding_as_json(finding) for finding in self.findings],
             "holdings": [asdict(holding) for holding in self.holdings],
         }
+        return {**facts, **self.figures, **facts, **lists}  # a key of ours keeps its place and its value
 
 
 def finding_as_json(finding: Finding) -> dict[str, Any]:
@@ -207,10 +210,19 @@ def summarise(
         findings=findings,
         not_seen=_not_seen(run),
         analyses=tuple(one.analyzer.name for one in judged if one.looked),
-        figures={key: value for one in judged for key, value in one.analyzer.figures(one).items()},
+        figures=_figures(judged),
         files={name: columns for one in judged for name, columns in one.analyzer.files.items()},
         allocations=allocations_of(tracked),
     )
+
+
+def _figures(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Of all analyses; where two have the same key, ours counts."""
+    in_order = sorted(judged, key=lambda one: one.analyzer not in OWN)
+    figures: dict[str, Any] = {}
+    for one in in_order:
+        figures = {**one.analyzer.figures(one), **figures}
+    return figures
 
 
 def _count(run: Run) -> int:

@@ -82,6 +82,13 @@ def test_of_one_rank_only_its_own_is_shown(install: Install) -> None:
     assert "TOY 2" not in text
 
 
+def test_keys_of_the_summary_are_not_replaced(install: Install) -> None:
+    install(toy="toy_analysis:GREEDY")
+    summary = analyse(leaky_job()).summary.as_json()
+    assert next(iter(summary)) == "schema"
+    assert (summary["schema"], summary["leaks"], len(summary["findings"]), summary["toys"]) == (1, 2, 6, [1])
+
+
 def test_options_reach_the_analysis(install: Install) -> None:
     install(toy="toy_analysis:TOY")
     run = leaky_job()

@@ -70,6 +70,7 @@ def say_what_is_wrong(tables: Tables, options: ToyOptions) -> list[Finding]:
     return [replace(one, row=None, confidence=None) for one in judge(tables, options)]  # type: ignore[arg-type]
 
 
+GREEDY = replace(TOY, figures=lambda _: {"leaks": 77, "schema": 9, "findings": None, "toys": [1]})
 NO_ANALYSIS = "a text"
 FAILING = Analyzer(name="failing", needs=("sites", "leaks"), options=ToyOptions, judge=fail)
 WRONG = Analyzer(name="wrong", needs=("sites",), options=ToyOptions, judge=say_what_is_wrong)
