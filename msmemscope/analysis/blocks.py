@@ -180,8 +180,14 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         for number in subject.members[1:]:
             ended_ns = processes[number].ended_ns
             reached[number] = min(main.step_at(ended_ns), last) if ended_ns and main is not None else last
-    closed = {number: one.reaching(reached.get(number, 0)) for number, one in of.items()}
-    known = {number: closed[number] for number in heard}
+    rings = {one.ring for one in processes}
+    orphans += sum(one.events for ring, one in newest.items() if ring not in rings)
+    known_numbers = list(heard)
+    newest.clear()
+    heard.clear()
+    # One at a time, and none is held twice: a job's tables are large.
+    closed = {number: of.pop(number).reaching(reached.get(number, 0)) for number in list(of)}
+    known = {number: closed[number] for number in known_numbers}
     return Tracked(
         processes=tuple(processes),
         sites=_stacked(closed, "sites"),
@@ -203,7 +209,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
         events=sum(one.events for one in closed.values()),
-        orphans=orphans + sum(one.events for ring, one in newest.items() if ring not in {p.ring for p in processes}),
+        orphans=orphans,
         boundaries=boundaries,
         reached={number: one.step for number, one in known.items()},
         launches=sum(one.launches for one in known.values()),

@@ -31,7 +31,7 @@ Keys of `evidence`, of those kinds:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -162,11 +162,11 @@ class _View:
         found |= self._claims_by_time(judge, process)
         leaking = [site for site, claim in found.items() if claim.kind == claims.LEAK]
         if leaking:
-            same = self._cause_keys()
-            known = set(same[leaking].tolist())
+            same = self._cause_keys(sorted(found))
+            known = {same[site] for site in leaking}
             sure = max(found[site].confidence for site in leaking)
             for site, claim in found.items():
-                if claim.kind in (claims.GROWTH, claims.CANDIDATE) and int(same[site]) in known:
+                if claim.kind in (claims.GROWTH, claims.CANDIDATE) and same[site] in known:
                     found[site] = replace(claim, kind=claims.LEAK, confidence=min(0.9, sure), steps_to_decide=None)
         subjects = self.tracked.subjects
         return {
@@ -188,9 +188,9 @@ class _View:
             if claim.kind in (claims.LEAK, claims.GROWTH)
         }
 
-    def _cause_keys(self) -> Ints:
-        """A number per site, the same for the same stack in the same pool and kind of process."""
-        sites = self.tracked.sites
+    def _cause_keys(self, chosen: Sequence[int]) -> dict[int, int]:
+        """A number for each of these sites, the same for the same stack in the same pool and kind of process."""
+        sites = {name: np.asarray(column)[list(chosen)] for name, column in self.tracked.sites.items()}
         subjects = self.tracked.subjects
         owners = [subjects.of(number) for number in range(len(self.tracked.processes))]
         child = np.array([one.main != number for number, one in enumerate(owners)], dtype=np.uint64)
@@ -206,8 +206,8 @@ class _View:
             ],
             axis=1,
         )
-        inverse: Ints = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
-        return inverse
+        inverse = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+        return dict(zip(chosen, inverse.tolist(), strict=True))
 
     def _leak(self, site: int, claim: Claim) -> Leak:
         sites = self.tracked.sites
