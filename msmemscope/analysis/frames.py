@@ -46,6 +46,8 @@ _TOOL = re.compile(r"/msmemscope/(collect/|integrations/|launchers/|__init__\.py
 _TYPED = ("<ipython-input", "<stdin>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _MODULE_CALL = "torch/nn/modules/module.py"
+# What multiprocessing runs with `python -c` to start a process. In one of vLLM's workers nothing else is the user's.
+_STARTER = re.compile(r"/multiprocessing/(spawn|forkserver|resource_tracker)\.py$")
 
 
 @lru_cache(maxsize=65536)
@@ -78,14 +80,22 @@ def is_user(frame: Frame) -> bool:
 def user_index(stack: Sequence[Frame]) -> int:
     """Index of the innermost user frame; the innermost Python frame when there is none, 0 when there is none either."""
     for index, frame in enumerate(stack):
-        if is_user(frame):
+        if is_user(frame) and not _is_starter(stack, index):
             return index
     return next((index for index, frame in enumerate(stack) if frame.kind == "python"), 0)
 
 
 def user_chain(stack: Sequence[Frame]) -> tuple[tuple[str, int], ...]:
     """File and line of all user frames: what two stacks have in common that differ in library frames only."""
-    return tuple((frame.file, frame.line) for frame in stack if is_user(frame))
+    return tuple(
+        (frame.file, frame.line)
+        for index, frame in enumerate(stack)
+        if is_user(frame) and not _is_starter(stack, index)
+    )
+
+
+def _is_starter(stack: Sequence[Frame], index: int) -> bool:
+    return index > 0 and stack[index].file == "<string>" and bool(_STARTER.search(stack[index - 1].file))
 
 
 def loop_index(stack: Sequence[Frame], step_stack: Sequence[Frame]) -> int | None:

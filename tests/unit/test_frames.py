@@ -103,3 +103,14 @@ def test_without_a_frame_of_the_users_the_innermost_stays() -> None:
     stack = [native("/cann/lib64/libruntime.so"), native("libtorch_npu.so"), native("/usr/bin/python3.11")]
     assert user_index(stack) == 0
     assert user_chain(stack) == ()
+
+
+def test_the_code_that_multiprocessing_starts_a_process_with_is_not_the_users() -> None:
+    """In a worker of vLLM there is no frame of the user's at all."""
+    spawn = "/usr/lib/python3.11/multiprocessing/spawn.py"
+    start = frame("<string>", "<module>", 1)
+    library = [frame(f"{PACKAGES}/vllm/worker.py", "execute_model", 9), frame(spawn, "spawn_main", 122), start]
+    assert user_index(library) == 0
+    assert user_chain(library) == ()
+    assert user_index([frame("/home/me/train.py", "step", 3), *library]) == 0
+    assert user_index([frame(f"{PACKAGES}/torch/_ops.py", "call", 3), start]) == 1  # python -c
