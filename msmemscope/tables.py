@@ -50,6 +50,7 @@ USAGE_SCHEMA = pa.schema(
         ("process_used", pa.int64()),
         ("rss", pa.int64()),
         ("ring", pa.uint64()),
+        ("shared", pa.int64()),
     ]
 )
 

@@ -464,8 +464,8 @@ class Agent:
             if not waits:
                 self._send("ping", clock=time.monotonic_ns())
         if now >= self._next_usage or self._usage.has_first:
-            self._next_usage = now + self._settings.usage_s
             self._sample()
+            self._next_usage = now + self._usage.pause_s
 
     def _check_ends(self) -> None:
         """Announces changes, and rings that have come to their end; says bye behind the last."""

@@ -10,6 +10,9 @@ sample of a card counts also when its process has ended meanwhile.
 
 A row is only sent when it says something new: when a figure moved by STEP_BYTES, or after `renew_s`. A day of eight
 ranks at rest is then some ten thousand rows, not millions.
+
+A process that holds more than it ever did is looked at again SOON_S later: a short program grows in a few samples, or
+in none. All looks of that kind together are at most one per STEP_BYTES of its peak.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from msmemscope.collect.dcmi import Card, Dcmi, DcmiError
 HANGS_S = 2.0
 FAILURES = 10  # in a row, then the cards are asked no more
 STEP_BYTES = 1 << 20
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SOON_S = 0.01
+_STATUS_BYTES = 4096  # of /proc/PID/status; the lines of memory stand in its first half
 RENEW_S = 10.0  # as long as a figure that does not move stays unsaid
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
@@ -142,6 +146,8 @@ class Usage:
         self._told = ""  # of gave_up
         self._sent: dict[tuple[int, str], tuple[int, tuple[int | None, ...]]] = {}
         self._alive: dict[int, tuple[int, int]] = {}  # ring -> (ts, rss) when its process was last seen
+        self._most: dict[int, int] = {}  # ring -> the largest rss that was told
+        self.pause_s = interval_s  # until the next sample is worth its cost
 
     @property
     def has_first(self) -> bool:
@@ -174,13 +180,18 @@ class Usage:
     def _host_rows(self, known: list[Recorded], ts: int) -> list[list[Any]]:
         rows: list[list[Any]] = []
         node: tuple[int, int] | None = None
+        grows = False
         for process in known:
-            rss = _rss(process.pid)
+            rss, shared = _resident(process.pid)
             if rss:
                 self._alive[process.ring] = (ts, rss)
-            if rss and self._is_news(process.ring, "cpu", ts, (rss, rss)):
+            if rss and self._is_news(process.ring, "cpu", ts, (rss, shared)):
                 node = node or _node_memory()
-                rows.append([process.ring, process.pid, ts, "cpu", *node, rss, rss])
+                rows.append([process.ring, process.pid, ts, "cpu", *node, rss, rss, shared])
+                if rss >= self._most.get(process.ring, 0) + STEP_BYTES:
+                    self._most[process.ring] = rss
+                    grows = True
+        self.pause_s = min(SOON_S if grows else 2 * self.pause_s, self._interval_s)
         return rows
 
     def _card_rows(self, known: list[Recorded]) -> list[list[Any]]:
@@ -204,7 +215,7 @@ class Usage:
                 seen, rss = self._alive.get(process.ring, (0, 0))
                 lived = held is not None or sample.ts <= seen
                 if rss and lived and self._is_news(process.ring, name, sample.ts, (card.used, held)):
-                    rows.append([process.ring, process.pid, sample.ts, name, card.used, card.total, held, rss])
+                    rows.append([process.ring, process.pid, sample.ts, name, card.used, card.total, held, rss, None])
         return rows
 
     def _is_news(self, ring: int, device: str, ts: int, figures: tuple[int | None, ...]) -> bool:
@@ -219,8 +230,9 @@ class Usage:
         rings = {process.ring for process in known}
         for key in [key for key in self._sent if key[0] not in rings]:
             del self._sent[key]
-        for ring in self._alive.keys() - rings:
-            del self._alive[ring]
+        for by_ring in (self._alive, self._most):
+            for ring in by_ring.keys() - rings:
+                del by_ring[ring]
 
 
 def pid_namespace() -> int:
@@ -255,16 +267,24 @@ def _alike(one: int | None, other: int | None) -> bool:
     return abs(one - other) < STEP_BYTES
 
 
-def _rss(pid: int) -> int:
-    """Bytes; 0 for a process that is gone or a zombie. Ten times a second for each: as few calls as there are."""
+def _resident(pid: int) -> tuple[int, int | None]:
+    """Resident bytes, and those of them in shared memory (None: the kernel does not say); 0 for a process that is gone
+    or a zombie. Ten times a second for each: one read, 11 us."""
     try:
-        file = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return int(os.read(file, 128).split(None, 2)[1]) * _PAGE_BYTES
+            text = os.read(file, _STATUS_BYTES)
         finally:
             os.close(file)
-    except (OSError, IndexError, ValueError):
-        return 0
+        rss, shared = _kib(text, b"\nVmRSS:"), _kib(text, b"\nRssShmem:")
+    except (OSError, ValueError):
+        return 0, None
+    return (rss or 0) << 10, None if shared is None else shared << 10
+
+
+def _kib(status: bytes, name: bytes) -> int | None:
+    at = status.find(name)
+    return None if at < 0 else int(status[at + len(name) : status.index(b"kB", at)])
 
 
 def _node_memory() -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import shutil
 import subprocess
@@ -169,7 +170,7 @@ class Told:
 def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run may have no other. The driver named the process, so it was there when the sample was taken."""
     rss, cards, pid = 7 * MIB, Told(), os.getpid()
-    monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
     sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=False)  # type: ignore[arg-type,return-value]
     recorded = [Recorded(1, pid, frozenset({4}))]
     assert [row.device for row in rows_of([sampler.message(recorded) or {}])] == ["cpu"]
@@ -187,13 +188,38 @@ def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(monkeypatch
 def test_a_card_is_not_told_of_a_process_that_was_gone_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver's list of processes is not to be believed, nobody says that it was there."""
     rss, cards = 7 * MIB, Told()
-    monkeypatch.setattr(usage, "_rss", lambda _pid: rss)
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
     sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=True)  # type: ignore[arg-type,return-value]
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     assert sampler.message(recorded) is not None
     rss = 0
     cards.tell(100 * MIB, {0: 50 * MIB})
     assert sampler.message(recorded) is None
+
+
+def test_shared_memory_is_told_apart() -> None:
+    with mmap.mmap(-1, 8 * MIB) as shared:  # anonymous and shared: the kernel counts it as shmem
+        shared.write(b"x" * 8 * MIB)
+        sampler = Usage(0.1, print, own_namespace=False)
+        (row,) = rows_of([sampler.message([Recorded(1, os.getpid(), frozenset())]) or {}])
+    assert row.rss is not None
+    assert row.shared is not None
+    assert 8 * MIB <= row.shared < row.rss
+    (row,) = rows_of([Usage(0.1, print).message([Recorded(1, os.getpid(), frozenset())]) or {}])
+    assert (row.shared or 0) < 8 * MIB
+
+
+def test_a_process_that_grows_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as long as it holds more than ever: what swings costs no more than what rests."""
+    rss = 50 * MIB
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
+    sampler = Usage(0.1, print, own_namespace=False)
+    pauses = []
+    for mib in (50, 51, 52, 20, 52, 20, 52, 20, 53):
+        rss = mib * MIB
+        sampler.message([Recorded(1, 1, frozenset())])
+        pauses.append(sampler.pause_s)
+    assert pauses == [0.01, 0.01, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.01]
 
 
 def test_what_was_before_the_first_sample_is_told_by_it_when_it_came_soon() -> None:
@@ -209,7 +235,7 @@ def test_what_was_before_the_first_sample_is_told_by_it_when_it_came_soon() -> N
 
 
 def test_what_does_not_move_is_said_once(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_rss", lambda _pid: 7 * MIB)
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (7 * MIB, 0))
     sampler = Usage(0.001, print, watch=watched(fake), own_namespace=False)
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     assert len(until_card(sampler, recorded)) == 2
@@ -292,14 +318,14 @@ def test_devices_named_in_a_batch() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"layout": 1},
-        {"layout": 3},
+        {"layout": 2},
+        {"layout": 4},
         {"rows": [[1, 2, 3]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, -1, 1]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, 1.5, 1]]},
-        {"rows": [[1, 2, 3, 4, 1, 1, 1, 1]]},
-        {"rows": [[1 << 64, 2, 3, "cpu", 1, 1, 1, 1]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1]] * (wire.MAX_USAGE_ROWS + 1)},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, -1, 1, 1]]},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, 1.5, 1, 1]]},
+        {"rows": [[1, 2, 3, 4, 1, 1, 1, 1, 1]]},
+        {"rows": [[1 << 64, 2, 3, "cpu", 1, 1, 1, 1, 1]]},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1, 1]] * (wire.MAX_USAGE_ROWS + 1)},
         {"cards": 7},
     ],
 )
