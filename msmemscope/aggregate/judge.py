@@ -75,7 +75,8 @@ class Judge:
 
         folded = self._folding.folded()
         run = Run(self._run, read_before=self._known, defined_since=self._shard.definitions_waiting)
-        return analyse(run, self._config, folded=folded, capacity=dict(self._shard.capacity))
+        use = self._shard.host_use.series()
+        return analyse(run, self._config, folded=folded, capacity=dict(self._shard.capacity), host_use=use)
 
     def _judge_and_write(self) -> None:
         begun = time.monotonic()

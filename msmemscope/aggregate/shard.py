@@ -33,6 +33,7 @@ from msmemscope.aggregate.journal import Damage, Journal
 from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.wire import Batch, WireError
+from msmemscope.folds.host_use import HostUse, host_series
 from msmemscope.parts import Bad
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
@@ -145,6 +146,7 @@ class Shard:
         self.note: Callable[[], None] = lambda: None
         self.repair: Callable[[], None] = lambda: None  # called when a write failed: the directory may be deleted
         self.capacity: dict[tuple[int, str], int] = {}  # ring, device -> its bytes, as the samples say
+        self.host_use = HostUse()
         self._folding = folding
         if folding is not None:
             folding.in_no_part = self._in_no_part
@@ -166,6 +168,9 @@ class Shard:
             ring.stored, ring.expected = stored, max(ring.expected, stored.end)
         if self._folding is not None and any(ring.stored.rows for ring in self.rings.values()):
             self._folding.catch_up(id for id, ring in self.rings.items() if ring.identity["parent_ring_id"])
+            for id, series in host_series(self._store.usage()).items():
+                for sample in zip(series.ts.tolist(), series.rss.tolist(), series.shared.tolist(), strict=True):
+                    self.host_use.take(id, *sample)
         for segment, message in self._journal.replay():
             try:
                 self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
@@ -333,6 +338,8 @@ class Shard:
             if row.total and len(self.capacity) < MAX_CAPACITIES:
                 place = row.ring, row.device
                 self.capacity[place] = max(row.total, self.capacity.get(place, 0))
+            if row.device == "cpu" and ring is not None:
+                self.host_use.take(row.ring, row.ts, row.rss, row.shared)
             rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 

@@ -139,6 +139,14 @@ class Store:
         tables = {"strings": self._strings, "frames": self._frames, "stacks": self._stacks}
         return {name: table_of(batches) for name, table_of in tables.items()}
 
+    def usage(self) -> pa.Table:
+        """The samples that are stored, as far as they can be read."""
+        tables = [USAGE_SCHEMA.empty_table()]
+        for path in [self._run / "usage.parquet", *sorted(self._run.glob("usage/part-*.parquet"))]:
+            with suppress(*Bad):
+                tables.append(pq.read_table(path, schema=USAGE_SCHEMA))
+        return pa.concat_tables(tables)
+
     def merge_usage(self) -> None:
         """Joins the usage parts into usage.parquet, two in memory at a time.
 

@@ -12,17 +12,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.alive import alive_at_last_step
+from msmemscope.analysis.coverage import Coverage, find_coverage
 from msmemscope.analysis.usage import UsageIndex
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Table, Tracked
     from msmemscope.analysis.findings import Finding
     from msmemscope.analysis.subjects import Subject
+    from msmemscope.folds.host_use import HostSeries
     from msmemscope.folds.ring_tables import HeldBlocks
     from msmemscope.folds.segments import Mappings
     from msmemscope.tables import Frame, Run
 
-TABLES = ("sites", "steps", "sums", "windows", "anomalies", "incidents", "held", "usage", "capacity")
+TABLES = ("sites", "steps", "sums", "windows", "anomalies", "incidents", "held", "usage", "capacity", "host")
 """What `needs` may name beside other analyses: Tracked's tables (blocks.py) and the parts of Tables below."""
 
 
@@ -39,6 +41,7 @@ class Tables:
     """The blocks that a ring holds, one by one; None when nothing of it is known."""
     read_usage: Callable[[], UsageIndex]
     read_capacity: Callable[[], Mapping[str, int]]
+    read_host: Callable[[], Mapping[int, HostSeries]] = dict
     earlier: tuple[Finding, ...] = ()
     """What the analyses named by `needs` have found."""
 
@@ -53,16 +56,30 @@ class Tables:
         return self.read_capacity()
 
     @cached_property
+    def host(self) -> Mapping[int, HostSeries]:
+        """Samples of host memory by ring, thinned."""
+        return self.read_host()
+
+    @cached_property
+    def coverage(self) -> tuple[Coverage, ...]:
+        """What of each subject's time and memory can be judged."""
+        return find_coverage(self.tracked, self.host)
+
+    @cached_property
     def alive(self) -> tuple[Table, dict[int, Mappings]]:
         """Every block that was alive when its process's last complete step ended, and each process's mappings."""
         return alive_at_last_step(self.tracked, self.held)
 
 
 def tables_of(
-    run: Run, tracked: Tracked, held: Callable[[int], HeldBlocks | None], capacity: Callable[[], Mapping[str, int]]
+    run: Run,
+    tracked: Tracked,
+    held: Callable[[int], HeldBlocks | None],
+    capacity: Callable[[], Mapping[str, int]],
+    host: Callable[[], Mapping[int, HostSeries]] = dict,
 ) -> Tables:
     """The tables of a run, with the definitions that it has read so far."""
-    return Tables(tracked, run.stack, run.string, held, lambda: UsageIndex(run), capacity)
+    return Tables(tracked, run.stack, run.string, held, lambda: UsageIndex(run), capacity, host)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msmemscope.analysis.analyzer import Group, Judged, Remark, places
 from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause
+from msmemscope.analysis.coverage import judged_part
 from msmemscope.analysis.findings import (
     GROWTH,
     LEAK,
@@ -107,7 +108,7 @@ def verdict(judged: Judged) -> str:
     elif (unseen := _share_after_steps(judged)) >= _MUCH_AFTER_STEPS:
         said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
     else:
-        said = "no leak found"
+        said = f"no leak found{_within(judged)}"
     if growing and not candidates:
         said += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {places(growing)}"
     return said
@@ -128,7 +129,7 @@ def remark(judged: Judged) -> Remark | None:
     where = "" if judged.subjects is None else f" in {' and '.join(one.label for one in judged.subjects)}"
     unseen = _share_after_steps(judged)
     if unseen < _MUCH_AFTER_STEPS:
-        return Remark(f"No leak was found{where}.", tone="good")
+        return Remark(f"No leak was found{where}{_within(judged)}.", tone="good")
     last = max(tracked.last_complete_step.values())
     return Remark(
         f"No leak was found{where} in steps {min(tracked.first_step.values())}-{last}, but {unseen:.0%} of the "
@@ -156,6 +157,11 @@ def _has_judged(judged: Judged) -> bool:
         return False
     few = [one for one in judged.findings if one.kind == TOO_FEW_STEPS]
     return all(note.evidence.get("judged", 0) for note in few)
+
+
+def _within(judged: Judged) -> str:
+    part = judged_part(judged.tables.coverage, judged.subjects)
+    return f" in {part}" if part else ""
 
 
 def _share_after_steps(judged: Judged) -> float:

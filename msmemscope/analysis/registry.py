@@ -19,12 +19,13 @@ from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
+from msmemscope.analysis.unexplained import COVERAGE
 from msmemscope.errors import UsageError
 from msmemscope.tables import Frame
 from msmemscope.telling import tell
 
 ENTRY_POINTS = "msmemscope.analyses"
-OWN = (LEAKS, OOM)
+OWN = (LEAKS, OOM, COVERAGE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 

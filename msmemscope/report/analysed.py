@@ -15,6 +15,7 @@ from msmemscope.analysis.blocks import Folded, Table, Tracked, fold
 from msmemscope.analysis.registry import Wanted
 from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError
+from msmemscope.folds.host_use import HostSeries, host_series
 from msmemscope.report.summary import Summary, summarise
 from msmemscope.tables import Run
 
@@ -41,11 +42,13 @@ def analyse(
     options: Mapping[str, Any] | None = None,
     folded: Folded | None = None,
     capacity: Mapping[tuple[int, str], int] | None = None,
+    host_use: Mapping[int, HostSeries] | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Judges a run: by what its folds say, or where there are none (any more) by its parts. only: names of analyses,
     whatever --analysis said; none: those of the configuration. options: by name those of an analysis. capacity: the
-    bytes of devices by ring and name; None: as the stored samples say. UsageError for an unknown name."""
+    bytes of devices by ring and name. host_use: samples of host memory by ring. None: as the stored samples say.
+    UsageError for an unknown name."""
     total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:
@@ -60,7 +63,8 @@ def analyse(
     folded = folded or fold(run, progress=tell)
     tracked = folded.tracked(run.processes)
     room = lambda: _by_host(run, capacity if capacity is not None else sampled_capacity(run))  # noqa: E731
-    tables = tables_of(run, tracked, folded.held, room)
+    host = lambda: host_use if host_use is not None else host_series(run.usage())  # noqa: E731
+    tables = tables_of(run, tracked, folded.held, room, host)
     judged = sorted(registry.judge(tables, wanted), key=lambda one: one.analyzer.order)
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, judged)

@@ -106,9 +106,9 @@ def test_a_process_without_steps_does_not_make_the_verdict_void() -> None:
     run._events[9] = []
     run.malloc(5, 0x10, 10, ring=9)
     text = plain_text(analyse(run))
-    assert "No leak was found." in text
+    assert "No leak was found in steps 2-24 of ranks 0-3, " in text
     assert "Note: eval.py [pid 77]: no steps were seen" in text
-    assert "msMemScope: no leak found." in text
+    assert "msMemScope: no leak found in steps 2-24 of ranks 0-3, " in text
 
 
 def test_a_process_without_steps_has_no_last_step_and_no_growth() -> None:
@@ -125,7 +125,7 @@ def test_the_last_line_says_that_the_program_failed() -> None:
     for status, failed in ((0, ""), (3, "the program failed with exit status 3; "), (-9, "")):
         run.info["exit_status"] = status
         (last,) = [line for line in plain_text(analyse(run)).splitlines() if line.startswith("msMemScope: ")]
-        assert last.startswith(f"msMemScope: {failed}no leak found. ")
+        assert last.startswith(f"msMemScope: {failed}no leak found in steps 2-24, ")
 
 
 def test_programs_of_one_process_are_one_process() -> None:
@@ -157,7 +157,7 @@ def test_candidates_of_a_short_run_are_marked() -> None:
 
 def test_clean_job_is_called_clean() -> None:
     text = plain_text(analyse(leaky_job(leaking=False)))
-    assert "No leak was found." in text
+    assert "No leak was found in steps 2-24 of ranks 0-3, " in text
     assert "ERROR" not in text
 
 
@@ -186,8 +186,8 @@ def test_what_no_step_covers_is_not_called_clean(more: int) -> None:
     text = plain_text(made)
     assert made.summary.allocations == {"before": 1 + 2, "in": 23 * 2, "after": more}
     if more == 5:
-        assert "No leak was found." in text
-        assert "msMemScope: no leak found. " in text
+        assert "No leak was found in steps 2-24, " in text
+        assert "msMemScope: no leak found in steps 2-24, " in text
     else:
         assert "No leak was found in steps 0-24, but 55% of the allocations came after them" in text
         assert "msMemScope: no leak found in the steps that were seen, 45% of the allocations. " in text

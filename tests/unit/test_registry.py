@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from fake_run import leaky_job
+from fake_run import SECOND, leaky_job, process
 
 import msmemscope
 from msmemscope.analysis import registry
@@ -20,6 +20,7 @@ from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
 from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError, UsageError
+from msmemscope.folds.host_use import host_series
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
@@ -61,7 +62,7 @@ def test_another_packages_analysis_is_run_printed_and_written(install: Install, 
     assert "; 4 findings of toy: rank 0 at train.py:" in [line for line in lines if line][-1]
 
     summary = json.loads((path / "cluster" / "summary.json").read_text())
-    assert summary["analyses"] == ["oom", "leaks", "toy"]
+    assert summary["analyses"] == ["oom", "leaks", "coverage", "toy"]
     assert (summary["toy"], summary["leaks"], summary["schema"]) == (4, 2, 1)
     toys = [one for one in summary["findings"] if one["kind"] == "busy_site"]
     assert [(one["headline"], one["ranks"]) for one in toys] == [("TOY", str(rank)) for rank in range(4)]
@@ -118,11 +119,16 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     run = leaky_job()
     run.sample(500, "cpu", used=1 << 30, total=4 << 30)
     run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=20)
+    run.processes.append(process(9, rank=None, pid=77, command="python\u241fserve.py"))
+    run._events[9] = []
+    for second in range(1, 100):  # a process without steps, which grows beside its blocks
+        run.malloc(second * SECOND, second << 20, 16, ring=9)
+        run.sample(second * SECOND, "cpu", ring=9, rss=(100 + second) << 20)
     folded = fold(run)
-    known = folded.tracked(run.processes)
+    known, host = folded.tracked(run.processes), host_series(run.usage())
     tracked = WatchedTracked(**{field.name: getattr(known, field.name) for field in fields(known)})
     tables = WatchedTables(
-        tracked, run.stack, run.string, folded.held, lambda: UsageIndex(run), lambda: {"cpu": 1 << 40}
+        tracked, run.stack, run.string, folded.held, lambda: UsageIndex(run), lambda: {"cpu": 1 << 40}, lambda: host
     )
     seen.clear()
     assert analyzer.judge(tables, analyzer.options())
@@ -141,7 +147,7 @@ def test_one_analysis_on_request() -> None:
     assert "msMemScope: nothing was found. " in text
     text = plain_text(analyse(run, Config(steps=(3, 4)), only=["leaks"]))  # a leak needs every step
     assert "leaks were not looked for" in text
-    with pytest.raises(UsageError, match=r"unknown analysis 'leak'; known: leaks, oom"):
+    with pytest.raises(UsageError, match=r"unknown analysis 'leak'; known: leaks, oom, coverage"):
         analyse(run, only=["leak"])
 
 
@@ -162,7 +168,7 @@ def test_the_command_prints_what_is_asked_for_and_writes_nothing(
     assert "LEAK 2  Ranks 0-3: " in text
     for words in (["--only", "leaks,idle"], ["--only", ""]):
         assert main(["analyze", str(path), *words]) == 2
-        assert "known: leaks, oom, toy" in capfd.readouterr().err
+        assert "known: leaks, oom, coverage, toy" in capfd.readouterr().err
     assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
 
 
@@ -206,7 +212,7 @@ def test_a_broken_one_is_told_once_and_left_out(
     run = leaky_job()
     for _ in range(2):
         summary = analyse(run).summary
-        assert set(summary.analyses) == {"oom", "leaks", "toy"}
+        assert set(summary.analyses) == {"oom", "leaks", "coverage", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

@@ -1,0 +1,274 @@
+"""What a verdict on leaks covers: which part of a run was judged, and how much of the growth of RSS it can explain.
+
+Flows in: `Tracked`, and the thinned samples of host memory (folds/host_use.py). Flows out: a `Coverage` per subject.
+unexplained.py says what of it is worth a word. Pure: no files, no state.
+
+Recorded blocks are what allocators reported. A program may grow beside them: numpy arrays, C++ objects, lists of
+Python, batches of DataLoader workers in shared memory. "No leak" says nothing of those, so their growth is told: RSS at
+the ends of steps, and the same less the recorded host blocks, each by a slope that a warm-up does not move (slope.py).
+A process without steps is looked at by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.findings import fold_ranks
+from msmemscope.analysis.slope import steady_slope
+from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.folds.host_use import UNKNOWN, HostSeries
+from msmemscope.vocabulary import DeviceType
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import SiteSums, Tracked
+    from msmemscope.analysis.subjects import Subject
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+
+LEAST_PER_STEP = 64 << 10
+LEAST_PER_MINUTE = 16 << 20
+LEAST_IN_ALL = 16 << 20  # the agent tells figures that moved by 1 MiB, and allocators keep a few MiB of what was freed
+MUCH_IN_ALL = 64 << 20  # of a long run, however little it is per step
+FEWEST_SAMPLES = 6  # within what is judged
+FEWEST_STEPS = 12
+FEWEST_SECONDS = 60  # without steps: a program loads what it needs for some time
+_POINTS = 160
+_EXPLAINED = 0.5  # of the growth: then the leaks and growth that are told are the story
+_MOST = 0.75  # of growth that is not explained: then the rest is not worth a word
+_SCATTER = 4.0  # growth beyond so many times the median distance from the line
+_STEP_COLUMNS = ("process", "device_type", "device", "pool", "step", "start_ts", "end_ts", "end_bytes", "allocs")
+_SECOND_NS = 1_000_000_000
+_MINUTE_S = 60.0
+
+HEAP = "heap"
+SHARED = "shared memory"
+BOTH = "heap and shared memory"
+UNRECORDED = "unrecorded"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of one subject. Bytes per step, or where `per` is "minute", per minute; None: the samples do not say."""
+
+    rank: int | None
+    process: str  # its name where it is no rank, else ""
+    attempt: int
+    first_step: int | None  # what was judged; None: no complete step after the first iteration
+    last_step: int | None
+    share_of_time: float  # of its process's life, 0 to 1
+    life_s: float
+    per: str
+    pid: int  # whose memory: of the main process, or of the worker that grows
+    in_worker: bool
+    samples: int  # of memory, within what was judged
+    rss_growth: float | None
+    shared_growth: float | None
+    recorded_growth: float | None  # of the host blocks that were recorded
+    grown_bytes: int | None  # RSS, over what was judged
+    explained: float | None  # share of rss_growth, 0 to 1; None where RSS does not grow
+    cause: str  # of growth that is notable and not explained, else ""
+
+    @property
+    def key(self) -> str:
+        """As in Subject."""
+        return self.process if self.rank is None else str(self.rank)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find_coverage(tracked: Tracked, samples: Mapping[int, HostSeries]) -> tuple[Coverage, ...]:
+    """One per subject that has events, in their order. samples: by ring."""
+    steps = _StepTimes(tracked)
+    found = []
+    for subject in tracked.subjects:
+        of_members = [
+            _of_process(tracked, subject, member, steps, samples.get(tracked.processes[member].ring))
+            for member in subject.members
+            if member in tracked.first_step
+        ]
+        if of_members:
+            grows = [one for one in of_members if one.cause]
+            found.append(of_members[0] if of_members[0].cause or not grows else max(grows, key=_rate))
+    return tuple(found)
+
+
+def judged_part(coverage: Sequence[Coverage], subjects: Sequence[Subject] | None = None) -> str:
+    """ "steps 2-39 of ranks 0-3, 62 % of their time"; "" where nobody made steps. subjects: of these alone."""
+    if subjects is not None:
+        asked = {(one.key, one.attempt) for one in subjects}
+        coverage = [one for one in coverage if (one.key, one.attempt) in asked]
+    judged = [one for one in coverage if one.first_step is not None and one.last_step is not None]
+    if not judged:
+        return ""
+    ranks = [one.rank for one in judged if one.rank is not None]
+    missing = {one.rank for one in coverage if one.rank is not None} - set(ranks)
+    first, last = min(one.first_step or 0 for one in judged), max(one.last_step or 0 for one in judged)
+    share = sum(one.share_of_time * one.life_s for one in judged) / max(sum(one.life_s for one in judged), 1e-9)
+    text = f"steps {first}-{last}"
+    if len(ranks) > 1 or missing:
+        text += f" of rank{'' if len(ranks) == 1 else 's'} {fold_ranks(ranks)}" if ranks else ""
+    if missing:
+        text += f" (none of rank{'' if len(missing) == 1 else 's'} {fold_ranks(missing)})"
+    return f"{text}, {_percent(share)} of {'its' if len(judged) == 1 else 'their'} time"
+
+
+def _percent(share: float) -> str:
+    return "less than 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _rate(one: Coverage) -> float:
+    return one.rss_growth or 0.0
+
+
+class _StepTimes:
+    """When the steps of a process ended, and what its recorded host blocks held then."""
+
+    def __init__(self, tracked: Tracked) -> None:
+        self._steps = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in _STEP_COLUMNS}
+        order = np.argsort(self._steps["process"], kind="stable")
+        self._steps = {name: column[order] for name, column in self._steps.items()}
+
+    def of(self, process: int) -> dict[str, _Ints]:
+        """The rows of one process."""
+        begin, end = np.searchsorted(self._steps["process"], [process, process + 1])
+        return {name: column[begin:end] for name, column in self._steps.items()}
+
+
+def _of_process(
+    tracked: Tracked, subject: Subject, member: int, steps: _StepTimes, samples: HostSeries | None
+) -> Coverage:
+    process = tracked.processes[member]
+    rows, main = steps.of(member), steps.of(subject.main)
+    last = tracked.last_complete_step.get(subject.main, -1)
+    begin = process.created_ns or int(rows["start_ts"].min(initial=0))
+    heard = [int(rows["end_ts"].max(initial=0)), int(samples.ts[-1]) if samples is not None else 0]
+    life = max((process.ended_ns or max(heard)) - begin, 1)
+    windows = tracked.windows.get(member)
+    judged = np.zeros(0, np.int64)
+    if last >= FIRST_STEP:
+        judged, ends = _ends(main, last)
+        levels = _recorded(rows, judged)
+        x, per, least = judged.astype(np.float64), "step", float(LEAST_PER_STEP)
+        time = int(ends[-1] - main["start_ts"][main["step"] == judged[0]].min()) if len(judged) else 0
+        enough = len(judged) >= FEWEST_STEPS
+    else:
+        start = int(rows["start_ts"].min(initial=begin))
+        ends = start + _SECOND_NS * np.arange(1, max(heard) // _SECOND_NS - start // _SECOND_NS, dtype=np.int64)
+        levels = _by_windows(tracked, member, windows, len(ends))
+        x, per, least = np.arange(1, len(ends) + 1) / _MINUTE_S, "minute", float(LEAST_PER_MINUTE)
+        time, enough = 0, len(ends) >= FEWEST_SECONDS
+    made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
+    known = samples if enough else None
+    figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
+    return Coverage(
+        rank=subject.rank,
+        process="" if subject.rank is not None else subject.name,
+        attempt=subject.attempt,
+        first_step=int(judged[0]) if len(judged) else None,
+        last_step=int(judged[-1]) if len(judged) else None,
+        share_of_time=min(max(time / life, 0.0), 1.0),
+        life_s=life / _SECOND_NS,
+        per=per,
+        pid=process.pid,
+        in_worker=member != subject.main,
+        **figures,
+    )
+
+
+def _ends(rows: Mapping[str, _Ints], last: int) -> tuple[_Ints, _Ints]:
+    """Complete steps after the first iteration, and when each ended."""
+    complete = (rows["step"] >= FIRST_STEP) & (rows["step"] <= last)
+    found, place = np.unique(rows["step"][complete], return_inverse=True)
+    ends = np.zeros(len(found), np.int64)
+    np.maximum.at(ends, place.reshape(-1), rows["end_ts"][complete])
+    return found, np.maximum.accumulate(ends)
+
+
+def _recorded(rows: Mapping[str, _Ints], judged: _Ints) -> _Floats:
+    """Bytes of all recorded host blocks at the ends of the steps; a pool without a row holds what it held before."""
+    total = np.zeros(len(judged))
+    host = rows["device_type"] == DeviceType.CPU
+    for device, pool in {*zip(rows["device"][host].tolist(), rows["pool"][host].tolist(), strict=True)}:
+        of_pool = host & (rows["pool"] == pool) & (rows["device"] == device)
+        order = np.argsort(rows["step"][of_pool], kind="stable")
+        step, end = rows["step"][of_pool][order], rows["end_bytes"][of_pool][order]
+        at = np.searchsorted(step, judged, side="right") - 1
+        total += np.where(at >= 0, end[np.maximum(at, 0)], 0)
+    return total
+
+
+def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, seconds: int) -> _Floats:
+    """The same at the ends of the seconds of a process that makes no steps."""
+    if sums is None or not seconds:
+        return np.zeros(seconds)
+    sites = np.flatnonzero(np.asarray(tracked.sites["process"]) == member)
+    host = np.asarray(tracked.sites["device_type"])[sites] == DeviceType.CPU
+    rows = {name: np.asarray(column).astype(np.int64) for name, column in sums.rows.items()}
+    rows = {name: column[host[rows["site"]]] for name, column in rows.items()}
+    # Cells of one change each lie in a row: changes of the change, summed up twice, are the levels.
+    changes = np.zeros(2 + int((rows["cell"] + rows["cells"]).max(initial=0)))
+    each = rows["born_bytes"] - rows["freed_bytes"]
+    np.add.at(changes, rows["cell"], each)
+    np.add.at(changes, rows["cell"] + rows["cells"], -each)
+    levels = np.cumsum(np.cumsum(changes))
+    second = np.arange(1, seconds + 1)  # the first one is 1
+    return np.asarray(levels[np.clip((second + 1) // sums.stride - 1, 0, len(levels) - 1)])
+
+
+def _grow(
+    x: _Floats, times: _Ints, levels: _Floats, samples: HostSeries | None, least: float, *, has_tensors: bool
+) -> dict[str, Any]:
+    """The figures of a `Coverage`: how memory grows over x."""
+    nothing = dict.fromkeys(("rss_growth", "shared_growth", "recorded_growth", "grown_bytes", "explained"))
+    if samples is None or not len(x):
+        return {"samples": 0, **nothing, "cause": ""}
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), 2 * _POINTS)).round().astype(np.int64))
+    at = np.searchsorted(samples.ts, times[chosen], side="right") - 1
+    chosen, at = chosen[at >= 0], at[at >= 0]
+    seen = len(np.unique(at))
+    if seen < FEWEST_SAMPLES:
+        return {"samples": seen, **nothing, "cause": ""}
+    x, recorded, rss = x[chosen], levels[chosen], samples.rss[at].astype(np.float64)
+    shared = samples.shared[at].astype(np.float64) if (samples.shared[at] != UNKNOWN).all() else None
+    slope, beside = steady_slope(x, rss), steady_slope(x, rss - recorded)
+    of_shared = None if shared is None else steady_slope(x, shared)
+    grown = _ends_apart(rss)
+    explained = min(max(1 - beside / slope, 0.0), 1.0) if slope > 0 else None
+    cause = ""
+    much = grown >= (LEAST_IN_ALL if slope >= least else MUCH_IN_ALL)
+    if explained is not None and explained < _EXPLAINED and much and _goes_on(x, rss, slope):
+        share = (of_shared or 0.0) / beside
+        heap = HEAP if has_tensors else UNRECORDED
+        cause = SHARED if share >= _MOST else heap if share < 1 - _MOST else BOTH
+    return {
+        "samples": seen,
+        "rss_growth": slope,
+        "shared_growth": of_shared,
+        "recorded_growth": steady_slope(x, recorded),
+        "grown_bytes": round(grown),
+        "explained": explained,
+        "cause": cause,
+    }
+
+
+def _goes_on(x: _Floats, rss: _Floats, slope: float) -> bool:
+    """It is far beyond the scatter, and the last quarter has its share."""
+    half = slice(len(x) // 2, None)
+    apart = rss[half] - slope * x[half]
+    scatter = float(np.median(np.abs(apart - np.median(apart))))
+    quarter = slice(-max(len(x) // 4, 2), None)
+    late = _ends_apart(rss[quarter]) >= slope * float(x[quarter][-1] - x[quarter][0]) / 3
+    return late and slope * float(x[half][-1] - x[half][0]) >= _SCATTER * scatter
+
+
+def _ends_apart(level: _Floats) -> float:
+    """The level at the end less that at the begin, each the median of a tenth of the points."""
+    tenth = max(len(level) // 10, 1)
+    return float(np.median(level[-tenth:]) - np.median(level[:tenth]))

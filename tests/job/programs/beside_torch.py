@@ -1,0 +1,36 @@
+"""Keeps a mebibyte per step where no allocator of torch sees it, or nothing at all: beside_torch.py WHAT STEPS PAUSE_S.
+
+WHAT: `history` of numpy arrays, `from_numpy`, `shared` memory, `nothing`.
+"""
+
+import mmap
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+import msmemscope
+
+what, steps, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+model = torch.nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kept: list[Any] = []
+for step in range(steps):
+    out = model(torch.randn(1024, 256))
+    optimizer.zero_grad()
+    out.square().mean().backward()
+    optimizer.step()
+    if what == "from_numpy":
+        kept.append(torch.from_numpy(np.ones((1024, 256), np.float32)))
+    elif what == "shared":
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(b"x" * (1 << 20))
+    else:
+        kept.append(np.array(out.detach().numpy(), copy=True))
+    if what == "nothing":
+        kept.clear()
+    msmemscope.step()
+    print(step, flush=True)
+    time.sleep(pause_s)
