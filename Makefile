@@ -34,6 +34,9 @@ PIP_NPU := TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pip --quiet --disable-pi
 CANN := build/simulator/cann
 # Both environments have the same Python and, so that they may share one build, the same pybind11.
 EDITABLE = install --no-deps --no-build-isolation --config-settings=cmake.define.pybind11_DIR=$$($(PY) -m pybind11 --cmakedir) --editable .
+# The build backend also puts the directory above the project on sys.path, for msmemscope.launchers, which needs it not:
+# whatever lies beside the project could be imported then, also by the programs that are watched.
+ONLY_THE_PROJECT = sed -i '\|^$(abspath ..)$$|d' $(1)/lib/python*/site-packages/_editable_skbc_msmemscope.pth
 # The directory of torch, without importing it.
 FIND_TORCH := -c 'import importlib.util as i; print(i.find_spec("torch").submodule_search_locations[0])'
 ON_NPU = env ASCEND_HOME_PATH=$(abspath $(CANN)) ASCEND_OPP_PATH=$(abspath $(CANN))/opp \
@@ -249,8 +252,9 @@ $(TORCH_INSTALLED): $(TOOLS)
 	touch $@
 
 # Editable: a change to a .py file needs nothing, a change to native/ an incremental build of seconds.
-$(INSTALLED): $(TORCH_INSTALLED) $(NATIVE_SOURCES)
+$(INSTALLED): $(TORCH_INSTALLED) $(NATIVE_SOURCES) Makefile
 	$(PIP) $(EDITABLE)
+	$(call ONLY_THE_PROJECT,$(VENV))
 	touch $@
 
 # A machine that cannot have the wheel still passes `make test`: the tests are skipped with the reason kept here.
@@ -262,7 +266,8 @@ $(NPU_REQUIREMENTS): | $(TOOLS)
 	then touch $@; \
 	else { echo -n "torch_npu cannot be installed: "; grep ERROR $(VENV_NPU)/pip.log | tail -1; } | tee $(VENV_NPU)/unavailable; fi
 
-$(NPU_INSTALLED): $(NPU_REQUIREMENTS) $(NATIVE_SOURCES)
+$(NPU_INSTALLED): $(NPU_REQUIREMENTS) $(NATIVE_SOURCES) Makefile
 	@[ -e $(VENV_NPU)/unavailable ] || { set -x; \
 	  $(PIP_NPU) $(EDITABLE); \
+	  $(call ONLY_THE_PROJECT,$(VENV_NPU)); \
 	  touch $@; }

@@ -41,6 +41,12 @@ def test_the_preload_library_needs_neither_python_nor_libstdcxx():
     }
 
 
+def test_what_lies_beside_the_project_cannot_be_imported():
+    """Numba takes a directory that is called coverage for the package."""
+    found = run_python("import sys; print(*sys.path, sep='\\n')", PYTHONPATH="").splitlines()
+    assert str(ROOT.parent) not in found
+
+
 def test_the_import_is_light_and_starts_no_thread():
     heavy = ["click", "msgpack", "numpy", "pandas", "pyarrow", "rich", "scipy", "torch", "zmq"]
     program = f"""
