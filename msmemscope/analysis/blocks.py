@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
     from msmemscope.tables import Process, Run
 
+FEWEST_SECONDS = 60
+"""Of a process without steps, before anything is said of what it holds: programs begin with what they need."""
+
 Table = dict[str, Any]  # column name -> numpy array, all of one length
 
 # What the kernel reads of an event.
@@ -101,6 +104,11 @@ class Tracked:
     windows: dict[int, SiteSums] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
+
+    @property
+    def is_judged_by_time(self) -> bool:
+        """Whether a process without steps lived long enough that something is said of it."""
+        return any(one.last_step >= FEWEST_SECONDS for one in self.windows.values())
 
     @cached_property
     def subjects(self) -> Subjects:

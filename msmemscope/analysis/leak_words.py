@@ -31,6 +31,7 @@ from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of
 
 _SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
+_FORESEEN = 200  # times as many steps as were judged: how far ahead the end of memory is told
 _MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
 HEADLINES = {LEAK: "LEAK", LEAK_CANDIDATE: "CANDIDATE", GROWTH: "GROWTH"}
 GROUPS = (
@@ -103,6 +104,8 @@ def verdict(judged: Judged) -> str:
     elif candidates:
         plural = "" if len(candidates) == 1 else "s"
         said = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {places(candidates)}"
+    elif not _has_judged(judged) and judged.looked and judged.tables.tracked.is_judged_by_time:
+        said = "no steps were told, so it was judged by time" + ("" if growing else ": nothing grows")
     elif not _has_judged(judged):
         said = "nothing can be said about leaks"
     elif (unseen := _share_after_steps(judged)) >= _MUCH_AFTER_STEPS:
@@ -121,7 +124,7 @@ def remark(judged: Judged) -> Remark | None:
     tracked = judged.tables.tracked
     if not len(tracked.steps["process"]):
         return Remark(
-            "Note: no allocation on the devices of --device was recorded, so nothing can be said about leaks."
+            "Note: no allocation was recorded on the devices that are watched, so nothing can be said about leaks."
         )
     notes = [one for one in judged.findings if one.is_note]
     if judged.of_kind(LEAK) or not _has_judged(judged) or (judged.subjects is not None and notes):
@@ -191,8 +194,11 @@ def _leak_sentence(finding: Finding) -> str:
         total += f", since step {finding.first_step:,}"
     parts.append(total)
     full = evidence.get("full_at_step")
-    if full is not None:
-        parts.append(f"{evidence.get('full_on', 'it')} runs out of memory near step {full:,}")
+    if full is not None and full - finding.last_step <= _FORESEEN * steps:
+        unit = 10 ** max(len(str(full)) - 2, 0)
+        parts.append(
+            f"if it goes on, {evidence.get('full_on', 'it')} runs out of memory near step {-(-full // unit) * unit:,}"
+        )
     if finding.confidence < _SURE and evidence.get("reason"):
         parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
     return "; ".join(parts) + "."
@@ -279,4 +285,5 @@ def advice_on(cause: Cause) -> str:
     frame = sample.stack[user_index(sample.stack)]
     is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
     maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
-    return f"Find what still refers to the blocks that {maker} here, and clear or bound it at each step."
+    when = "in time" if sample.claim.per_minute else "at each step"
+    return f"Find what still refers to the blocks that {maker} here, and clear or bound it {when}."

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from msmemscope.analysis import leak_words
 from msmemscope.analysis.alive import without_sites
 from msmemscope.analysis.analyzer import Analyzer, Tables
+from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
@@ -83,8 +84,6 @@ class LeakOptions:
     """Complete steps after the first iteration below which the report says that they are too few; not less than 12."""
 
 
-FEWEST_SECONDS = 60
-"""Of a process without steps, before anything is said of what it holds: programs begin with what they need."""
 _KINDS = {claims.LEAK: LEAK, claims.CANDIDATE: LEAK_CANDIDATE, claims.GROWTH: GROWTH, claims.LEVEL: LEVEL}
 _ORDER = (LEAK, LEAK_CANDIDATE, GROWTH, LEVEL)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.findings import TOO_FEW_STEPS, Finding, at_the_start, scope_of
 from msmemscope.analysis.steps import WARM_UP
 
@@ -56,6 +57,11 @@ def too_few_steps(tracked: Tracked, min_steps: int) -> list[Finding]:
     who = at_the_start(" and ".join(names))
     if judged and not counted:
         text = f"{who}: no steps were seen, so nothing is said about leaks there; {judged} others were judged."
+    elif not most and not counted:
+        looked = "what grows was looked for second by second"
+        text = f"{who}: no steps were seen; "
+        text += looked if tracked.is_judged_by_time else f"what grows is said from {FEWEST_SECONDS} seconds on"
+        text += ". Leaks are told where msmemscope.step() is called once per iteration."
     else:
         enough = WARM_UP + min_steps
         text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "

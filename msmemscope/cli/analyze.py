@@ -37,7 +37,8 @@ def command(run: str, only: tuple[str, ...]) -> int:
     if is_being_recorded(path):
         say("info", f"{path} is being recorded: this is said of what is stored of it; its files are written at its end")
         with progress_bar() as progress:
-            click.echo(importlib.import_module("msmemscope.report.console").summary_text(path, progress=progress))
+            text = importlib.import_module("msmemscope.report.console").summary_text(path, progress=progress)
+        click.echo(f"{text}\nStill being recorded: this is said of what is stored so far.")
         return 0
     if not info.get("finished", True):
         say("warning", f"{path} was not finished: what was stored until then is analysed")

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from msmemscope.cli.main import HELP
-from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import is_being_recorded, open_run_directory, read_run_info
 from msmemscope.progress import progress_bar
 from msmemscope.run_files import Anchor
@@ -32,15 +31,14 @@ def command(run: str, rank: int | None, pid: int | None) -> int:
     """
     path = open_run_directory(run)
     finished = read_run_info(path).get("finished", True)
-    if not finished and is_being_recorded(path) and rank is None and pid is None:
-        if text := _latest_verdict(path):
-            click.echo(text)
-            return 0
-        say("info", f"{path} is being recorded, and has no verdict yet: what is stored so far is analysed")
+    live = not finished and is_being_recorded(path)
+    if live and rank is None and pid is None and (text := _latest_verdict(path)):
+        click.echo(text)
+        return 0
     console = importlib.import_module("msmemscope.report.console")
     with progress_bar() as progress:
         text = console.summary_text(path, rank=rank, pid=pid, progress=progress)
-    click.echo(text)
+    click.echo(f"{text}\nStill being recorded: this is said of what is stored so far." if live else text)
     return 0
 
 

@@ -87,12 +87,15 @@ def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:
         return None
     processes, subjects = analysis.tracked.processes, analysis.tracked.subjects
     _check_there(analysis.run, rank, pid)
-    return [
+    chosen = [
         subject
         for subject in subjects
         if (rank is None or processes[subject.main].rank == rank)
         and (pid is None or any(processes[member].pid == pid for member in subject.members))
     ]
+    if not chosen:
+        raise InputError(f"{analysis.run.path}: process {pid} is not of rank {rank}")
+    return chosen
 
 
 def _check_there(run: Run, rank: int | None, pid: int | None) -> None:

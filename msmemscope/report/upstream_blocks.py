@@ -22,6 +22,7 @@ from msmemscope.vocabulary import Pool
 MIB = 1 << 20
 _DEVICES = 8  # with a block of their own in upstream's part
 _BLOCKS = 4  # lines of leaked blocks per device
+_BLOCKS_OF_ONE = 64  # of a rank or process that was asked for; blocks/ has them all
 
 # Upstream's words for the pools it checks; pools it does not know are called by their own name.
 _POOL_TITLES = {
@@ -50,7 +51,7 @@ def leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
             )
             return
         live = analysis.leaked
-        shown = rows if only is not None else rows[:_BLOCKS]
+        shown = rows[: _BLOCKS_OF_ONE if only is not None else _BLOCKS]
         lines = [
             f"{_pool_title(_pool_of(live, row))}: {int(live['size'][row]) / MIB:.6f} MB at {int(live['ptr'][row]):#x}, "
             + (f"kernel_{int(live['launches'][row])}, " if analysis.tracked.launches else "")

@@ -219,6 +219,10 @@ class FakeTracked:
     windows: dict[int, SiteSums] = field(default_factory=dict)
 
     @property
+    def is_judged_by_time(self) -> bool:
+        return False
+
+    @property
     def subjects(self) -> Subjects:
         return find_subjects(self.processes, self.boundaries)  # type: ignore[arg-type]
 

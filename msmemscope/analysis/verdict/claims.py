@@ -79,8 +79,8 @@ class Claim:
     def by_time(self) -> Claim:
         """A claim on seconds, as it is stated. Nobody knows whether a program without steps is still loading what it
         needs, so what is never freed is growth there."""
-        claim = self
-        if self.kind == LEAK:
+        claim = replace(self, steps_to_decide=None)  # births follow the load, not the clock: no wait decides it
+        if self.kind == LEAK or self.share[1] > 0.95:
             claim = self.as_growth("none of it was ever freed, but no steps are told: it may be what the program loads")
         return replace(claim, bytes_per_step=60 * self.bytes_per_step, per_minute=True)
 

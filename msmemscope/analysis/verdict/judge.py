@@ -264,11 +264,10 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
 
 
 def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
+    alike = f"a container of more than {int(supply.counts.sum()):,} looks the same"
     if not stats.gone_blocks[supply.begin :].any():
-        return (
-            f"no block of it was ever freed, and a container of more than {int(supply.counts.sum()):,} looks the same"
-        )
+        return f"no block of it was ever freed, and {alike}"
     if not follow.deaths:
         age = max(follow.age, OLD_AGE) - 1
-        return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed"
+        return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed, and {alike}"
     return f"of blocks older than {follow.age:,} steps hardly any is freed"
