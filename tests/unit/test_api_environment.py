@@ -157,3 +157,20 @@ def test_a_program_of_such_a_shell_remembers_its_blocks(script: Path):
     assert (
         in_shell(["bash", "--norc"], script, f"source msmemscope --load-api-env; {run}").stdout == "True False False\n"
     )
+
+
+@pytest.mark.parametrize(("is_there", "expected"), [(True, "unchanged"), (False, "ours in front")])
+def test_the_library_of_another_installation_is_enough_for_the_children(
+    tmp_path: Path, is_there: bool, expected: str
+) -> None:
+    """torch_npu looks for its name alone, and two of them in one process are one too many."""
+    other = tmp_path / HOOK_LIBRARY
+    if is_there:
+        other.write_bytes(b"")
+    code = (
+        f"import os; os.environ['LD_PRELOAD'] = {str(other)!r}\n"
+        "from msmemscope.collect.bootstrap import announce\n"
+        "announce(); print(os.environ['LD_PRELOAD'])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == (str(other) if expected == "unchanged" else f"{LIBRARY}:{other}")
