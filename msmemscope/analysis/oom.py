@@ -8,7 +8,7 @@ evidence:
     incidents       how many, over all ranks; per_rank: rank, or name of a process that is none -> {step, device, bytes
                     asked, incidents}
     recovered       the program got its memory at the next attempt
-    failures        of the first incident, in order: {function, code, bytes, pool}
+    failures        of the first incident, in order: {function, code, bytes, pool}; more_failures: beyond those
     alive           of the first incident, by line and pool, largest first: {file, line, function, pool, owner, bytes,
                     blocks}; "before recording began" instead of a line for blocks from then
     alive_bytes, alive_blocks
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 BEFORE = "before recording began"
 _ALIVE = 5  # lines of what was alive, on the console
-_CONFIGURATION = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
+_CONFIGURATION: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def _finding(
         "incidents": len(group),
         "recovered": first.recovered,
         "failures": [_failure(failure, first.device_type, text) for failure in first.failures],
+        "more_failures": first.more_failures,
         "alive": alive[: options.lines],
         "piece_bytes": first.piece_bytes,
         "alive_bytes": int(first.alive["size"].sum()),
@@ -271,7 +272,7 @@ def _sentence(finding: Finding, first: Incident) -> str:
 def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
     """What was asked, what was alive, what was free."""
     calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
-    yield f"{len(evidence['failures'])} failed calls: {calls}"
+    yield f"{len(evidence['failures']) + evidence['more_failures']:,} failed calls: {calls}"
     for row in evidence["alive"][:_ALIVE]:
         place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
         blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
@@ -310,7 +311,7 @@ def _advice(
     if free >= incident.asked:
         largest = max((pool["largest_free"] or 0 for pool in pools), default=0)
         piece = f", the largest piece {format_bytes(largest)}" if largest else ""
-        variable = _CONFIGURATION.get(DeviceType(incident.device_type))
+        variable = _CONFIGURATION.get(incident.device_type)
         cure = f": set {variable}=expandable_segments:True" if variable else ""
         return f"The pool is fragmented: {format_bytes(free)} of it are free{piece}{cure}."
     if others is not None and use.total and others >= use.total // 10:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 RETRY_NS = 2_000_000_000
-MAX_INCIDENTS = 100  # with what was alive; a program that catches the error and goes on may have thousands
+# A program that catches the error and goes on may have thousands of incidents, or one without end.
+MAX_INCIDENTS = 100  # of a process, with what was alive at each
+MAX_ALIVE = 1 << 19  # rows of that of all incidents after the first; some 100 bytes each
+MAX_FAILURES = 100  # of one incident
+MAX_OPEN = 1000  # threads of which the next failure may belong to an incident
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Incident:
     device: int
     step: int
     failures: list[Failure] = field(default_factory=list)
+    more_failures: int = 0  # beyond those, which hold the first and the largest
+    latest_ts: int = 0  # of all failures
     recovered: bool = False  # an allocation as large succeeded in the same thread right after
     alive: Table = field(default_factory=dict)
     spaces: tuple[PoolSpace, ...] = ()
@@ -79,6 +85,16 @@ class Incident:
         """The failure that began it."""
         return self.failures[0]
 
+    def note(self, failure: Failure) -> None:
+        """One more that belongs to it."""
+        self.latest_ts = failure.ts
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(failure)
+            return
+        self.more_failures += 1
+        if failure.size > self.asked:
+            self.failures[-1] = failure
+
     def newest(self, top: int) -> np.ndarray[Any, Any]:
         """Rows of `alive`, newest first."""
         return np.lexsort((self.alive["allocation_id"], self.alive["ts"]))[::-1][:top]
@@ -96,6 +112,7 @@ class IncidentFold:
         self._open: dict[int, Incident] = {}  # tid -> the incident that its next failure may belong to
         self.found: list[Incident] = []
         self.left_out = 0
+        self._alive = 0  # rows of what was alive at all that were found but the first
 
     @property
     def is_waiting(self) -> bool:
@@ -108,7 +125,7 @@ class IncidentFold:
             return
         for tid, incident in list(self._open.items()):
             self._look_for_success(incident, columns)
-            if int(columns["ts"].min()) > incident.failures[-1].ts + RETRY_NS:
+            if int(columns["ts"].min()) > incident.latest_ts + RETRY_NS:
                 self._open.pop(tid, None)
 
     def _look_for_success(self, incident: Incident, columns: Table) -> None:
@@ -122,7 +139,7 @@ class IncidentFold:
         rows = np.flatnonzero(mine)
         if not len(rows):
             return
-        in_time = columns["ts"][rows[0]] <= incident.failures[-1].ts + RETRY_NS
+        in_time = int(columns["ts"][rows[0]]) <= incident.latest_ts + RETRY_NS
         incident.recovered = bool(in_time and columns["size"][rows[0]] >= min(f.size for f in incident.failures))
         del self._open[incident.tid]
 
@@ -142,17 +159,21 @@ class IncidentFold:
         )
         incident = self._open.get(one["tid"])
         place = (one["device_type"], one["device"])
-        if incident is not None and one["ts"] <= incident.failures[-1].ts + RETRY_NS and _same(incident, place):
-            incident.failures.append(failure)
+        if incident is not None and one["ts"] <= incident.latest_ts + RETRY_NS and _same(incident, place):
+            incident.note(failure)
             if incident.device < 0:
                 incident.device_type, incident.device = place
             return
-        incident = Incident(self._ring, one["tid"], *place, one["step"], [failure])
+        incident = Incident(self._ring, one["tid"], *place, one["step"], [failure], latest_ts=failure.ts)
+        if one["tid"] not in self._open and len(self._open) == MAX_OPEN:
+            del self._open[next(iter(self._open))]
         self._open[one["tid"]] = incident
-        if len(self.found) == MAX_INCIDENTS:
+        if len(self.found) == MAX_INCIDENTS or self._alive > MAX_ALIVE:
             self.left_out += 1
             return
         self._describe(incident, tracker, mappings)
+        if self.found:
+            self._alive += len(incident.alive["ts"])
         self.found.append(incident)
 
     def _describe(self, incident: Incident, tracker: BlockTracker, mappings: Mappings) -> None:

@@ -22,7 +22,18 @@ from msmemscope.folds.segments import PoolSpace
 LARGEST = 1 << 30  # bytes of one message
 _TABLES = ("sites", "steps", "anomalies", "sums", "ages", "begins")
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents"))
-_INCIDENT = ("ring", "tid", "device_type", "device", "step", "recovered", "piece_bytes", "driver_bytes")
+_INCIDENT = (
+    "ring",
+    "tid",
+    "device_type",
+    "device",
+    "step",
+    "more_failures",
+    "latest_ts",
+    "recovered",
+    "piece_bytes",
+    "driver_bytes",
+)
 
 
 def pack(tables: RingTables) -> bytes:

@@ -42,6 +42,8 @@ class Mappings:
 
     ranges: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(device, start) -> (size, handle, device type)."""
+    devices: set[int] = field(default_factory=set, compare=False)
+    """At least those of the ranges."""
 
     def take(self, columns: Mapping[str, Any]) -> None:
         """Notes the MAP and UNMAP events among columns of events."""
@@ -49,9 +51,10 @@ class Mappings:
         for row in np.flatnonzero((kinds == Kind.MAP) | (kinds == Kind.UNMAP)).tolist():
             start, device = int(columns["ptr"][row]), int(columns["device"][row])
             if kinds[row] == Kind.UNMAP:  # the driver needs no device to unmap, so the source may not know it
-                for key in [key for key in self.ranges if key[1] == start and device in (-1, key[0])]:
-                    del self.ranges[key]
+                for mapped in list(self.devices) if device == -1 else (device,):
+                    self.ranges.pop((mapped, start), None)
             else:
+                self.devices.add(device)
                 size, handle = int(columns["size"][row]), int(columns["attr"][row])
                 self.ranges[device, start] = (size, handle, int(columns["device_type"][row]))
 
@@ -67,13 +70,14 @@ class MappingFold:
     def take(self, columns: Mapping[str, Any], step: int) -> None:
         """Events of the open step `step`."""
         if step != self._step:
-            self._before = Mappings(dict(self.now.ranges))
+            self._before = Mappings(dict(self.now.ranges), set(self.now.devices))
             self._step = step
         self.now.take(columns)
 
     def at_last_step(self, step: int) -> Mappings:
         """step: the open one."""
-        return Mappings(dict((self._before if step == self._step else self.now).ranges))
+        found = self._before if step == self._step else self.now
+        return Mappings(dict(found.ranges), set(found.devices))
 
 
 @dataclass(frozen=True)

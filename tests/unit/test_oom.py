@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from fake_run import SECOND, FakeRun, frame, process
 
-from msmemscope.analysis.blocks import track
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import event_columns, track
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding
 from msmemscope.analysis.oom import BEFORE
+from msmemscope.folds import incidents
 from msmemscope.folds.incidents import Incident
-from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
+from msmemscope.folds.ring_fold import COLUMNS
+from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES, Mappings
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.console import plain_text
 from msmemscope.tables import Run
@@ -290,6 +293,46 @@ def test_a_program_that_goes_on_and_on_is_bounded() -> None:
         run.add(Kind.OOM, 10 * SECOND * number, size=GIB, attr=6, **HAL)
     tracked = track(run)  # type: ignore[arg-type]
     assert (len(tracked.incidents), tracked.left_out_incidents) == (100, 50)
+
+
+def test_what_was_alive_is_kept_of_so_many_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first incident all of it."""
+    monkeypatch.setattr(incidents, "MAX_ALIVE", 25)
+    run = FakeRun([process(1)], batch_rows=1000)
+    for number in range(20):
+        run.add(Kind.MALLOC, number, ptr=64 * (number + 1), size=64, **HAL)
+    for number in range(1, 11):
+        run.add(Kind.OOM, 10 * SECOND * number, size=GIB, attr=6, **HAL)
+    tracked = track(run)  # type: ignore[arg-type]
+    assert [len(one.alive["ts"]) for one in tracked.incidents] == [20, 20, 20]
+    assert tracked.left_out_incidents == 7
+
+
+def test_a_program_that_tries_again_without_end_is_bounded() -> None:
+    """The figures of an incident are those of all its failures; only the first are told one by one."""
+    run = FakeRun([process(1)], batch_rows=1000)
+    for number in range(500):
+        size = 7 * GIB if number == 300 else GIB
+        run.add(Kind.OOM, SECOND * number, size=size, attr=6, **HAL)
+    run.add(Kind.MALLOC, 500 * SECOND, ptr=64, size=GIB, **HAL)
+    (incident,) = track(run).incidents  # type: ignore[arg-type]
+    assert (len(incident.failures), incident.more_failures, incident.asked) == (100, 400, 7 * GIB)
+    assert incident.recovered
+
+
+def test_threads_that_fail_and_are_never_heard_of_again_are_bounded() -> None:
+    fold = incidents.IncidentFold(1)
+    run = FakeRun([process(1)], batch_rows=1000)
+    for number in range(3000):
+        run.add(Kind.OOM, number, tid=number, size=GIB, attr=6, **HAL)
+    tracker = BlockTracker()
+    tracker.add_process(0)
+    for batch in run.events():
+        columns = event_columns(batch, COLUMNS)
+        for row in range(len(columns["ts"])):
+            fold.fail(columns, row, tracker, Mappings())
+    assert len(fold._open) == incidents.MAX_OPEN
+    assert len(fold.found) + fold.left_out == 3000
 
 
 def test_the_console_tells_it_first(tmp_path: Path) -> None:

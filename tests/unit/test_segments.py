@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -140,3 +141,23 @@ def test_a_pool_that_grows_accuses_no_line_of_its_segments() -> None:
     assert sorted((leak.line, leak.pool) for leak in analysis.summary.leaks) == [(7, "PTA"), (8, "HAL")]
     holdings = {(h.pool, h.leaks) for h in analysis.summary.holdings}
     assert holdings == {("HAL", 1), ("PTA", 1)}
+
+
+def test_unmapping_does_not_look_through_all_that_is_mapped() -> None:
+    """Comparisons, not seconds: a pool that gives its memory back unmaps tens of thousands of ranges at once."""
+
+    class Counted(dict[tuple[int, int], tuple[int, int, int]]):
+        looked_through = 0
+
+        def __iter__(self) -> Iterator[tuple[int, int]]:
+            Counted.looked_through += 1
+            return super().__iter__()
+
+    mappings = Mappings(Counted())
+    for kind, device in ((Kind.MAP, 0), (Kind.UNMAP, -1)):
+        starts = np.arange(1, 1001, dtype=np.uint64)
+        columns = {"kind": np.full(1000, int(kind), np.uint8), "ptr": starts, "device": np.full(1000, device, np.int16)}
+        columns |= {name: np.ones(1000, np.int64) for name in ("size", "attr", "device_type")}
+        mappings.take(columns)
+    assert mappings.ranges == {}
+    assert Counted.looked_through == 0
