@@ -33,7 +33,7 @@ _Ints = npt.NDArray[np.int64]
 
 # Pairing oddities that make numbers doubtful. The others are ordinary (another thread frees, a child frees what it
 # inherited) or only thin out points.
-_DOUBTFUL = ("double_malloc", "unknown_free", "size_mismatch", "bad_size", "folded_site", "step_jump")
+_DOUBTFUL = ("double_malloc", "unknown_free", "size_mismatch", "bad_size", "folded_site", "left_out_pool", "step_jump")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ constexpr u32 kIsStep = 1;     // aux of RANGE_END: the range was a step
 // cache, and waiting for one at a time halves the speed (benchmarks/tracker.py, churn).
 constexpr std::size_t kAhead = 8;
 
+// Sums of sizes that a damaged ring made up wrap around.
+i64 plus(i64 sum, i64 more) noexcept { return static_cast<i64>(static_cast<u64>(sum) + static_cast<u64>(more)); }
+i64 minus(i64 sum, i64 less) noexcept { return static_cast<i64>(static_cast<u64>(sum) - static_cast<u64>(less)); }
+
+u32 step_of(const EventColumns& events, std::size_t row) noexcept { return std::min(events.step[row], kMaxStep); }
+
 bool has(u8 flags, Flag flag) noexcept { return (flags & static_cast<u8>(flag)) != 0; }
 
 // Where a block stands in its pool's map. A handle of physical memory is no address, though it may equal one; no
@@ -56,7 +62,7 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
     PoolState* pool = nullptr;  // of the event before: nearly always the same
     for (std::size_t row = 0; row < events.n; ++row) {
         const u8 kind = events.kind[row];
-        const u32 step = events.step[row];
+        const u32 step = step_of(events, row);
         // A device's clock, even converted, may lie before or after the events around it, and what happened while
         // recording was off comes later than its time: neither says when a step began.
         const bool timely = !has(events.flags[row], Flag::DEVICE_TIME) && !has(events.flags[row], Flag::SHADOW);
@@ -78,7 +84,12 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
             const i16 device = events.device[row];
             if (pool == nullptr || pool->device != device || pool->pool != pool_kind ||
                 pool->device_type != device_type)
-                pool = &obtain_pool(process, device_type, device, pool_kind);
+                pool = obtain_pool(process, device_type, device, pool_kind);
+            if (pool == nullptr) {
+                process.count(Anomaly::LEFT_OUT_POOL);
+                if (enriched != nullptr) enrich(*enriched, outcome);
+                continue;
+            }
             if (step < process.told_step) process.count(Anomaly::LATE_STEP);
             if (kind == kMalloc)
                 on_malloc(process, *pool, events, row, outcome);
@@ -99,24 +110,26 @@ void BlockTracker::feed(u32 process_id, const EventColumns& events, EnrichTable*
         } else if (kind == kAccess && enriched != nullptr) {
             on_access(process, events, row, outcome);
         }
-        if (enriched != nullptr) {
-#define X(type, name) enriched->name.push_back(outcome.name);
-            MEMSCOPE_ENRICH_COLUMNS(X)
-#undef X
-        }
+        if (enriched != nullptr) enrich(*enriched, outcome);
     }
     process.events += events.n;
 }
 
+void BlockTracker::enrich(EnrichTable& table, const Outcome& outcome) {
+#define X(type, name) table.name.push_back(outcome.name);
+    MEMSCOPE_ENRICH_COLUMNS(X)
+#undef X
+}
+
 void BlockTracker::on_step(Process& process, const EventColumns& events, std::size_t row) {
     process.boundaries += 1;
-    process.range_step = events.step[row];
+    process.range_step = step_of(events, row);
     process.in_range = events.aux && events.aux[row] == static_cast<u32>(StepSource::MSTX);
     if (events.stack_py[row] != 0) process.step_stack = events.stack_py[row];
 }
 
 void BlockTracker::on_range_end(Process& process, const EventColumns& events, std::size_t row) {
-    const u32 step = events.step[row];
+    const u32 step = step_of(events, row);
     if (!process.in_range || step != process.range_step || events.aux[row] != kIsStep) return;
     process.in_range = false;
     if (step >= process.step) close_steps(process, step + 1, process.last_ts, 1);
@@ -169,7 +182,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     site.order = block.id;
     site.allocs += 1;
     site.alloc_bytes += static_cast<u64>(size);
-    site.live_bytes += size;
+    site.live_bytes = plus(site.live_bytes, size);
     site.peak_bytes = std::max(site.peak_bytes, site.live_bytes);
     if (process.sums != nullptr) process.sums->born(block.site, size);
     if (process.windows != nullptr) process.windows->born(block.site, size);
@@ -177,7 +190,7 @@ void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColum
     StepRow& open = pool.open;
     open.allocs += 1;
     open.alloc_bytes += static_cast<u64>(size);
-    open.end_bytes += size;
+    open.end_bytes = plus(open.end_bytes, size);
     open.note_level();
 
     outcome.allocation_id = block.id;
@@ -235,7 +248,7 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     Site& site = sites_[block.site];
     site.frees += 1;
     site.freed_bytes += static_cast<u64>(block.size);
-    site.live_bytes -= block.size;
+    site.live_bytes = minus(site.live_bytes, block.size);
     if (process.sums != nullptr) process.sums->freed(block.site, block.step, process.step, block.size);
     if (process.windows != nullptr)
         process.windows->freed(block.site, std::min(window_at(process, block.ts), process.window), process.window,
@@ -250,21 +263,22 @@ void BlockTracker::end_block(Process& process, PoolState& pool, const Block& blo
     StepRow& open = pool.open;
     open.frees += 1;
     open.freed_bytes += static_cast<u64>(block.size);
-    open.end_bytes -= block.size;
+    open.end_bytes = minus(open.end_bytes, block.size);
 }
 
 void BlockTracker::Process::count(Anomaly kind, i64 bytes, u64 times) noexcept {
     anomaly_count[static_cast<std::size_t>(kind)] += times;
-    anomaly_bytes[static_cast<std::size_t>(kind)] += bytes;
+    anomaly_bytes[static_cast<std::size_t>(kind)] += static_cast<u64>(bytes);
 }
 
 // ------------------------------------------------------------------------------------- pools and sites
 
-BlockTracker::PoolState& BlockTracker::obtain_pool(Process& process, u8 device_type, i16 device, u8 pool) {
+BlockTracker::PoolState* BlockTracker::obtain_pool(Process& process, u8 device_type, i16 device, u8 pool) {
     for (const u32 index : process.pools) {
         PoolState& known = *pools_[index];
-        if (known.device == device && known.pool == pool && known.device_type == device_type) return known;
+        if (known.device == device && known.pool == pool && known.device_type == device_type) return &known;
     }
+    if (process.pools.size() >= kMaxPools) return nullptr;
     const u32 index = static_cast<u32>(pools_.size());
     pools_.push_back(std::make_unique<PoolState>());
     process.pools.push_back(index);
@@ -276,7 +290,7 @@ BlockTracker::PoolState& BlockTracker::obtain_pool(Process& process, u8 device_t
     added.pool = pool;
     added.open.step = process.step;
     added.open.start_ts = process.step_start_ts;
-    return added;
+    return &added;
 }
 
 u32 BlockTracker::obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size) {
@@ -333,7 +347,7 @@ void BlockTracker::start(Process& process, u32 step, u64 ts) {
 
 u32 BlockTracker::window_at(const Process& process, u64 ts) noexcept {
     const u64 ns = ts > process.first_ts ? ts - process.first_ts : 0;
-    return static_cast<u32>(std::min<u64>(1 + ns / kWindowNs, ~u32{0} - 1));
+    return static_cast<u32>(std::min<u64>(1 + ns / kWindowNs, kMaxStep));
 }
 
 void BlockTracker::advance_window(Process& process) {
@@ -381,8 +395,10 @@ BlockTracker::StepRow BlockTracker::StepRow::next(u32 number, u64 ts) const noex
 
 void BlockTracker::close_steps(Process& process, u32 next, u64 ts, u32 most_silent) {
     const u32 silent = next - process.step - 1;
+    if (process.silent_rows >= kMaxSilentRows) most_silent = 1;
     const u32 rows = std::min(silent, most_silent);
-    if (rows < silent && most_silent > 1) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
+    if (rows < silent && !process.follows()) process.count(Anomaly::STEP_JUMP, 0, silent - rows);
+    process.silent_rows += rows * process.pools.size();
     for (const u32 index : process.pools) {
         PoolState& pool = *pools_[index];
         close_row(pool, ts);
@@ -418,8 +434,8 @@ void BlockTracker::thin_rows(PoolState& pool) {
         return (pool.smallest_gap && row.step == pool.smallest_gap->step) ||
                (pool.largest_gap && row.step == pool.largest_gap->step);
     };
-    while (pool.closed.size() > kMaxStepRows / 4 * 3) {
-        pool.row_stride *= 2;
+    constexpr std::size_t kEnough = kMaxStepRows / 4 * 3;
+    while (pool.closed.size() > kEnough) {
         std::vector<StepRow> rows;
         for (const StepRow& row : pool.closed) {
             const bool joins = !rows.empty() && rows.back().step / pool.row_stride == row.step / pool.row_stride;
@@ -444,7 +460,8 @@ void BlockTracker::thin_rows(PoolState& pool) {
             before = both;
         }
         pool.closed = std::move(rows);
-        if (pool.row_stride > pool.open.step) break;
+        if (pool.closed.size() <= kEnough || pool.row_stride > pool.open.step) break;
+        pool.row_stride *= 2;
     }
 }
 
@@ -572,7 +589,7 @@ AnomalyTable BlockTracker::anomalies() const {
             table.process.push_back(process.id);
             table.kind.emplace_back(kAnomalyText[kind]);
             table.count.push_back(process.anomaly_count[kind]);
-            table.bytes.push_back(process.anomaly_bytes[kind]);
+            table.bytes.push_back(static_cast<i64>(process.anomaly_bytes[kind]));
         }
     }
     return table;

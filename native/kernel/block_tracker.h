@@ -21,7 +21,7 @@
 //
 // Memory. Live blocks: see block_map.h. Sites: about 250 bytes each, at most max_sites; further stacks are folded into
 // a site without a stack (anomaly folded_site). Steps: 16 bytes for each of kMaxBegins at most, and 120 for each of
-// kMaxStepRows of a pool. Sums: see site_sums.h.
+// kMaxStepRows of a pool, of which there are kMaxPools at most. Sums: see site_sums.h.
 #pragma once
 
 #include <array>
@@ -71,7 +71,8 @@ namespace memscope::kernel {
     X(BAD_SIZE, "bad_size", "MALLOC of a negative or impossible size, counted with size 0 [0]")                  \
     X(LATE_STEP, "late_step", "MALLOC or FREE of a step before the current one, counted to the current one [0]") \
     X(STEP_JUMP, "step_jump", "steps without any event that got no row because they are too many [0]")           \
-    X(FOLDED_SITE, "folded_site", "MALLOC whose stacks were dropped because there are too many [its size]")
+    X(FOLDED_SITE, "folded_site", "MALLOC whose stacks were dropped because there are too many [its size]")      \
+    X(LEFT_OUT_POOL, "left_out_pool", "MALLOC or FREE of a pool that is left out because there are too many [0]")
 
 #define X(name, ...) name,
 enum class Anomaly : u8 { MEMSCOPE_ANOMALIES(X) COUNT };
@@ -80,8 +81,14 @@ inline constexpr std::size_t kAnomalies = static_cast<std::size_t>(Anomaly::COUN
 
 // Larger than the address space of any process we watch: a size beyond is damage, not a block.
 inline constexpr i64 kMaxBlockBytes = i64{1} << 47;
-// Steps without any event that still get a row each when a process skips them.
+// A greater number of a step is damage and counts as this one. Twice it, and the step after it, are numbers of 32 bits.
+inline constexpr u32 kMaxStep = (1u << 31) - 2;
+// Pools on devices, of one process.
+inline constexpr std::size_t kMaxPools = 128;
+// Steps without any event that still get a row each when a process skips them; and all rows of such steps, over its
+// pools, beyond which only the last of the steps that are skipped gets one.
 inline constexpr u32 kMaxSilentSteps = 1u << 13;
+inline constexpr u64 kMaxSilentRows = 1u << 20;
 inline constexpr u64 kWindowNs = 1'000'000'000;
 // Rows of steps of one pool; beyond, neighbours become one. And steps whose begin is known of one process.
 inline constexpr std::size_t kMaxStepRows = 1u << 14;
@@ -236,7 +243,7 @@ private:
         u32 range_step = 0;
         bool in_range = false;  // the newest step is an mstx range that has not ended
         u32 launches = 0;
-        u64 events = 0, allocs = 0;
+        u64 events = 0, allocs = 0, silent_rows = 0;
         u64 first_ts = 0, last_ts = 0, step_start_ts = 0, step_stack = 0, boundaries = 0;
         std::vector<Begin> begins;  // of its steps after the first
         std::vector<u32> pools;     // indices into pools_
@@ -247,7 +254,7 @@ private:
         std::unique_ptr<SiteSums> windows;  // while it has made no step
         u32 window = 0;                     // the open one; the first is 1
         std::array<u64, kAnomalies> anomaly_count{};
-        std::array<i64, kAnomalies> anomaly_bytes{};
+        std::array<u64, kAnomalies> anomaly_bytes{};
 
         // Its steps are those of the process that started it.
         bool follows() const noexcept { return parent >= 0 && boundaries == 0; }
@@ -263,13 +270,14 @@ private:
         i64 ended_size = 0;
     };
 
+    static void enrich(EnrichTable& table, const Outcome& outcome);
     void on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_free(Process& process, PoolState& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_access(Process& process, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_step(Process& process, const EventColumns& events, std::size_t row);
     void on_range_end(Process& process, const EventColumns& events, std::size_t row);
 
-    PoolState& obtain_pool(Process& process, u8 device_type, i16 device, u8 pool);
+    PoolState* obtain_pool(Process& process, u8 device_type, i16 device, u8 pool);  // null: there are too many
     u32 obtain_site(Process& process, PoolState& pool, u64 stack_py, u64 stack_c, i64 size);
     void end_block(Process& process, PoolState& pool, const Block& block);
 

@@ -47,16 +47,16 @@ SiteSums::Site& SiteSums::open(u32 id) {
 void SiteSums::born(u32 id, i64 bytes) {
     Site& site = open(id);
     site.open.born += 1;
-    site.open.born_bytes += bytes;
+    site.open.born_bytes += static_cast<u64>(bytes);
 }
 
 void SiteSums::freed(u32 id, u32 birth_step, u32 open_step, i64 bytes) {
     Site& site = open(id);
     site.open.freed += 1;
-    site.open.freed_bytes += bytes;
+    site.open.freed_bytes += static_cast<u64>(bytes);
     if (birth_step == open_step) {
         site.open.gone += 1;
-        site.open.gone_bytes += bytes;
+        site.open.gone_bytes += static_cast<u64>(bytes);
     } else {
         if (birth_step > origin_ && open_step - birth_step >= kOldAge) site.open.old += 1;
         deaths_.push_back(Death{id, birth_step, bytes});
@@ -66,7 +66,7 @@ void SiteSums::freed(u32 id, u32 birth_step, u32 open_step, i64 bytes) {
 SiteSums::Values SiteSums::gone(const Death& death) noexcept {
     Values values;
     values.gone = 1;
-    values.gone_bytes = death.bytes;
+    values.gone_bytes = static_cast<u64>(death.bytes);
     return values;
 }
 
@@ -174,12 +174,12 @@ void SiteSums::append_values(SumTable& table, u32 site, u32 cell, u32 cells, con
     table.cell.push_back(cell);
     table.cells.push_back(cells);
     table.born_blocks.push_back(static_cast<i64>(values.born));
-    table.born_bytes.push_back(values.born_bytes);
+    table.born_bytes.push_back(static_cast<i64>(values.born_bytes));
     table.freed_blocks.push_back(static_cast<i64>(values.freed));
-    table.freed_bytes.push_back(values.freed_bytes);
+    table.freed_bytes.push_back(static_cast<i64>(values.freed_bytes));
     table.old_blocks.push_back(static_cast<i64>(values.old));
     table.gone_blocks.push_back(static_cast<i64>(values.gone));
-    table.gone_bytes.push_back(values.gone_bytes);
+    table.gone_bytes.push_back(static_cast<i64>(values.gone_bytes));
     table.late.push_back(late ? Bool::YES : Bool::NO);
 }
 

@@ -50,7 +50,7 @@ public:
 private:
     struct Values {
         u64 born = 0, freed = 0, old = 0, gone = 0;
-        i64 born_bytes = 0, freed_bytes = 0, gone_bytes = 0;
+        u64 born_bytes = 0, freed_bytes = 0, gone_bytes = 0;  // those of a damaged ring wrap around
 
         void add(const Values& other) noexcept;
         bool operator==(const Values& other) const noexcept;

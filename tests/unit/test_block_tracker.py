@@ -518,11 +518,52 @@ def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -
 
 
 def test_a_damaged_step_number_costs_bounded_memory() -> None:
-    tracker = tracker_of(malloc(1, 10), malloc(2, 10, step=4_000_000_000))
+    tracker = tracker_of(malloc(1, 10), malloc(2, 10, step=2_000_000_000))
     steps = tracker.steps()["step"].tolist()
     assert len(steps) == 8_192 + 2
-    assert steps[-2:] == [3_999_999_999, 4_000_000_000]
-    assert rows(tracker.anomalies()) == [(0, "step_jump", 4_000_000_000 - 1 - 8_192, 0)]
+    assert steps[-2:] == [1_999_999_999, 2_000_000_000]
+    assert rows(tracker.anomalies()) == [(0, "step_jump", 2_000_000_000 - 1 - 8_192, 0)]
+
+
+def test_damaged_step_numbers_again_and_again_cost_bounded_memory() -> None:
+    """Also where rows have been joined until none can be joined any more."""
+    tracker = BlockTracker()
+    tracker.add_process(0)
+    numbers = [1, *range(10_000, 3_000_000, 20_000), *range(1 << 31, (1 << 32) - 1, 1 << 24), (1 << 32) - 1]
+    for step in numbers:
+        feed(tracker, [malloc(step, 10, step=step), free(step, step=step)])
+        assert len(tracker.steps()["step"]) <= 1 << 14
+    assert tracker.step == (1 << 31) - 2
+    assert sum(tracker.steps()["allocs"].tolist()) == len(numbers)
+
+
+def test_a_damaged_step_number_with_many_sites_is_no_endless_loop() -> None:
+    tracker = BlockTracker(max_runs=4)
+    tracker.add_process(0)
+    feed(tracker, [malloc(0, 10, step=1)])
+    feed(tracker, [malloc(64 * n, 10, step=(1 << 32) - 2, stack_py=n) for n in range(1, 50)])
+    feed(tracker, [malloc(0, 10, step=(1 << 32) - 1)])
+    for ts in (1, 1 << 63, (1 << 64) - 1):  # without steps: windows
+        windows = BlockTracker(max_runs=4)
+        windows.add_process(0)
+        feed(windows, [malloc(0, 10, ts=1)])
+        feed(windows, [malloc(64 * n, 10, ts=ts, stack_py=n) for n in range(1, 50)])
+        feed(windows, [malloc(0, 10, ts=(1 << 64) - 1)])
+        assert len(windows.sums()["site"]) >= 49
+
+
+def test_pools_without_end_are_left_out_and_counted() -> None:
+    """They cost memory for their steps, and time to be found."""
+    tracker = tracker_of(*(malloc(64, 10, device=device) for device in range(200)), free(64, device=150))
+    assert len(set(tracker.sites()["device"].tolist())) == 128
+    assert rows(tracker.anomalies()) == [(0, "left_out_pool", 73, 0)]
+
+
+def test_sizes_that_add_up_to_more_than_64_bits_are_no_fault() -> None:
+    """The native fuzzer looks at the same under UBSan."""
+    size = 1 << 47
+    tracker = tracker_of(*(malloc(64 * n, size, stack_py=1) for n in range(1, 70_000)), malloc(1, 1, step=1))
+    assert sum(tracker.sites()["live_blocks"].tolist()) == 70_000
 
 
 def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:

@@ -14,10 +14,14 @@ from fake_run import FakeRun, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msmemscope.analysis.blocks import Tracked, fold, merged
+from msmemscope.analysis.alive import alive_at_last_step, without_sites
+from msmemscope.analysis.blocks import Folded, Tracked, fold, merged
+from msmemscope.analysis.leaks import find_leaks
+from msmemscope.analysis.oom import find_out_of_memory
 from msmemscope.folds.messages import pack, unpack
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.folds.ring_tables import RingTables, Table, merge
+from msmemscope.folds.segments import lay_out, segment_sites
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, StepSource
 
 NPU = {"device_type": DeviceType.NPU, "device": 0}
@@ -171,6 +175,15 @@ def test_merging_knows_neither_order_nor_grouping(order: list[int], cut: int) ->
     assert {ring: one.events for ring, one in whole.items()} == {1: 60, 2: 60, 3: 60}
 
 
+def test_a_range_of_the_greatest_step_does_not_begin_with_0_again() -> None:
+    """A number that a damaged ring made up: steps never run backwards."""
+    last = (1 << 32) - 1
+    base = dict.fromkeys(EVENT_COLUMNS, 0) | {"step": last}
+    kinds = ((Kind.STEP, int(StepSource.MSTX)), (Kind.RANGE_END, 1), (Kind.KERNEL_LAUNCH, 0))
+    fold = fed([base | {"kind": int(kind), "aux": aux} for kind, aux in kinds], [])
+    assert fold.tables().step == (1 << 31) - 1
+
+
 def test_a_step_that_is_said_to_have_ended_reads_as_if_an_event_had_told_it() -> None:
     """reaching() of what a worker did against a worker that heard of the step itself."""
     events = [event for event in stream(5, 200) if event["kind"] in (Kind.MALLOC, Kind.FREE)]
@@ -189,6 +202,40 @@ def test_a_step_that_is_said_to_have_ended_reads_as_if_an_event_had_told_it() ->
         )
         assert one.step == other.step
         assert plain(asked.held().at_last_step(reached)) == plain(heard.held().at_last_step(reached))
+
+
+def hostile(seed: int, n: int) -> dict[str, Any]:
+    """Columns as a damaged ring may hold them: any bytes, the ends of each type, equal or small values."""
+    random_ = np.random.default_rng(seed)
+    table: dict[str, Any] = {}
+    for name in COLUMNS:
+        dtype = np.dtype(EVENT_COLUMNS[name])
+        limits = np.iinfo(dtype)
+        bytes_ = np.frombuffer(random_.bytes(n * dtype.itemsize), dtype)
+        ends = np.array([limits.min, limits.max, limits.max // 2 + 1, limits.max - 1, 0, 1], dtype)
+        small = random_.integers(0, 4, n).astype(dtype)
+        table[name] = (bytes_, random_.choice(ends, n), small, np.sort(bytes_), bytes_[:1])[random_.integers(0, 5)]
+    if random_.random() < 0.8:
+        usual = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM)
+        table["kind"] = random_.choice(np.array(usual, np.uint8), n)
+    return table
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_columns_of_any_bytes_are_folded_merged_and_judged(seed: int) -> None:
+    """tests/native/block_tracker_fuzz.cpp does the same to the native part, under the sanitizers."""
+    folds = {}
+    for ring in (1, 2, 3):
+        one = folds[ring] = RingFold(ring, has_parent=ring == 3)
+        for batch in range(3):
+            one.take(100, hostile(100 * seed + 10 * ring + batch, 100))
+        assert len(one.tables().steps["step"]) <= 128 << 14
+    folded = Folded(folds)
+    tracked = folded.tracked([process(1), process(2, rank=1), process(3, parent_ring=1)])
+    held, mappings = alive_at_last_step(tracked, folded.held)
+    without_sites(tracked, segment_sites(held, lay_out(held, mappings)))
+    find_leaks(tracked, lambda _: ())
+    find_out_of_memory(tracked, lambda _: (), incidents=tracked.incidents)
 
 
 @pytest.mark.parametrize("name", COLUMNS)

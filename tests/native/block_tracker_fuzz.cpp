@@ -1,0 +1,95 @@
+// The block tracker over columns of any bytes, as a damaged ring or somebody else's run holds them: every table can be
+// made, rows of steps and pools are bounded, and nothing is undefined.
+#include "kernel/block_tracker.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+using namespace memscope;
+using namespace memscope::kernel;
+
+namespace {
+
+void expect(bool holds, const char* what) {
+    if (holds) return;
+    fprintf(stderr, "block_tracker_fuzz: %s\n", what);
+    abort();
+}
+
+// Says one value after the other: from the input, small, or an extreme one.
+class Values {
+public:
+    Values(const u8* bytes, std::size_t count) : bytes_(bytes), count_(count) {}
+
+    bool more() const { return at_ < count_; }
+
+    u8 byte() { return more() ? bytes_[at_++] : 0; }
+
+    u64 any() {
+        switch (const u8 choice = byte(); choice % 8) {
+            case 0:
+                return (u64{byte()} << 56) | (u64{byte()} << 40) | (u64{byte()} << 31) | byte();
+            case 1:
+                return ~u64{0} - byte() % 4;
+            case 2:
+                return (u64{1} << (byte() % 64)) - byte() % 3;
+            default:
+                return choice / 8 % 4;
+        }
+    }
+
+private:
+    const u8* bytes_;
+    std::size_t count_, at_ = 0;
+};
+
+constexpr u8 kKinds[] = {static_cast<u8>(Kind::MALLOC), static_cast<u8>(Kind::MALLOC),
+                         static_cast<u8>(Kind::FREE),   static_cast<u8>(Kind::FREE),
+                         static_cast<u8>(Kind::STEP),   static_cast<u8>(Kind::RANGE_END),
+                         static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH)};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
+    Values values(bytes, count);
+    const u8 options = values.byte();
+    BlockTracker tracker(1 + options % 64, (options & 64) != 0 ? 8 : 1 << 10);
+    tracker.add_process(0, (options & 128) != 0 ? 0 : -1);
+    EnrichTable enriched;
+    while (values.more()) {
+        const std::size_t n = 1 + values.byte() % 16;
+        EventColumns events;
+        events.n = n;
+        std::vector<std::vector<unsigned char>> held;
+        const auto fill = [&](auto& column, auto one, bool is_kind) {
+            using Type = decltype(one);
+            const std::size_t rows = values.byte() % 8 == 0 ? 1 : n;
+            auto& column_bytes = held.emplace_back(rows * sizeof(Type));
+            for (std::size_t row = 0; row < rows; ++row) {
+                one = static_cast<Type>(is_kind ? kKinds[values.byte() % sizeof kKinds] : values.any());
+                std::memcpy(column_bytes.data() + row * sizeof(Type), &one, sizeof(Type));
+            }
+            column = Column<Type>(column_bytes.data(), rows == n ? sizeof(Type) : 0);
+        };
+#define X(type, name) fill(events.name, type{}, std::strcmp(#name, "kind") == 0);
+        MEMSCOPE_TRACKER_COLUMNS(X)
+        MEMSCOPE_TRACKER_MORE_COLUMNS(X)
+#undef X
+        tracker.feed(0, events, (options & 32) != 0 ? &enriched : nullptr);
+    }
+    const StepTable steps = tracker.steps();
+    const SiteTable sites = tracker.sites();
+    expect(steps.step.size() <= kMaxPools * kMaxStepRows, "rows of steps");
+    expect(sites.pool.size() <= 64 + kMaxPools, "sites");
+    expect(tracker.begins().step.size() <= kMaxBegins, "begins");
+    expect(tracker.live().ptr.size() <= tracker.held().ptr.size(), "blocks");
+    expect(tracker.sum_stride() != 0, "the stride of the sums");
+    expect(tracker.processes().events.size() == 1, "processes");
+    tracker.sums();
+    tracker.ages();
+    tracker.anomalies();
+    tracker.step_at(0, ~u64{0});
+    return 0;
+}
