@@ -43,6 +43,7 @@ _EXPLAINED = 0.5  # of the growth: then the leaks and growth that are told are t
 _MOST = 0.75  # of growth that is not explained: then the rest is not worth a word
 _SCATTER = 4.0  # growth beyond so many times the median distance from the line
 _STEP_COLUMNS = ("process", "device_type", "device", "pool", "step", "start_ts", "end_ts", "end_bytes", "allocs")
+_LOOKS_NS = 100_000_000  # between two looks of the agent
 _SECOND_NS = 1_000_000_000
 _MINUTE_S = 60.0
 
@@ -235,8 +236,9 @@ def _grow(
     seen = len(np.unique(at))
     if seen < FEWEST_SAMPLES:
         return {"samples": seen, **nothing, "cause": ""}
-    x, recorded, rss = x[chosen], levels[chosen], samples.rss[at].astype(np.float64)
-    shared = samples.shared[at].astype(np.float64) if (samples.shared[at] != UNKNOWN).all() else None
+    x, recorded, rss = x[chosen], levels[chosen], _between(samples.ts, samples.rss, times[chosen])
+    known = (samples.shared[at] != UNKNOWN).all()
+    shared = _between(samples.ts, samples.shared, times[chosen]) if known else None
     slope, beside = steady_slope(x, rss), steady_slope(x, rss - recorded)
     of_shared = None if shared is None else steady_slope(x, shared)
     grown = _ends_apart(rss)
@@ -256,6 +258,15 @@ def _grow(
         "explained": explained,
         "cause": cause,
     }
+
+
+def _between(ts: _Ints, values: _Ints, times: _Ints) -> _Floats:
+    """Values at times between samples: a figure holds until the last look before the next sample, then moves to it."""
+    looked = np.maximum(ts[1:] - _LOOKS_NS, ts[:-1])
+    at, held = np.empty(2 * len(ts) - 1, np.int64), np.empty(2 * len(ts) - 1)
+    at[::2], at[1::2] = ts, looked
+    held[::2], held[1::2] = values, values[:-1]
+    return np.asarray(np.interp((times - ts[0]).astype(np.float64), (at - ts[0]).astype(np.float64), held))
 
 
 def _goes_on(x: _Floats, rss: _Floats, slope: float) -> bool:

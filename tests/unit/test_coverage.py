@@ -241,3 +241,18 @@ def test_it_runs_on_request() -> None:
     assert verdict(analyse(run, {"analysis": []}, only=["coverage"])).startswith(
         "msMemScope: RSS grows 1.0 MiB per step"
     )
+
+
+def test_what_moved_between_two_looks_is_shared_out() -> None:
+    """Steps of 25 ms, looks every 100 ms: the last look is behind the last step."""
+    run = FakeRun([process(1)], batch_rows=500)
+    tick = SECOND // 40
+    for step in range(1, 42):
+        run.add(Kind.STEP, SECOND + step * tick, step=step, aux=StepSource.API)
+        run.malloc(SECOND + step * tick + 1, 0x100, 4096, step=step)
+        run.free(SECOND + step * tick + 2, 0x100, step=step)
+    for look in range(0, 50, 4):
+        run.sample(SECOND + look * tick, "cpu", used=1, total=2, rss=BASE + look * MIB // 2)
+    (one,) = coverage_of(analyse(run))
+    assert one.rss_growth == pytest.approx(MIB / 2, rel=0.01)
+    assert (one.grown_bytes or 0) > 16 * MIB
