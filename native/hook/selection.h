@@ -11,9 +11,10 @@ namespace memscope {
 struct Devices {
     std::atomic<u32> cpu{0}, npu{0}, cuda{0};
 
+    // Acquire: who has seen a new selection sees what was stored before it, the earlier one.
     bool has(DeviceType type, i16 device) const noexcept {
-        if (type == DeviceType::CPU) return cpu.load(std::memory_order_relaxed) != 0;
-        const u32 mask = (type == DeviceType::NPU ? npu : cuda).load(std::memory_order_relaxed);
+        if (type == DeviceType::CPU) return cpu.load(std::memory_order_acquire) != 0;
+        const u32 mask = (type == DeviceType::NPU ? npu : cuda).load(std::memory_order_acquire);
         return device >= 0 && device < 32 ? (mask >> device & 1) != 0 : mask == ~0u;
     }
 };
@@ -47,7 +48,6 @@ inline bool is_selected(DeviceType type, i16 device) noexcept {
 
 // Asked about a device for which is_selected() has just said false: true when its events were recorded once.
 inline bool was_selected(DeviceType type, i16 device) noexcept {
-    std::atomic_thread_fence(std::memory_order_acquire);  // who has seen the new selection sees the earlier one
     return g_selection.has_narrowed.load(std::memory_order_relaxed) && g_selection.earlier.has(type, device);
 }
 
