@@ -15,14 +15,14 @@ PROGRAM = PROGRAMS / "beside_torch.py"
     ("what", "cause"), [("history", "heap"), ("from_numpy", "heap"), ("shared", "shared memory"), ("nothing", "")]
 )
 def test_growth_that_no_block_explains(what: str, cause: str, watch: Watch) -> None:
-    outcome = watch(sys.executable, PROGRAM, what, "60", "0.02")
+    outcome = watch(sys.executable, PROGRAM, what, "120", "0.02")
     assert outcome.status == 0, outcome.stderr
     found = json.loads((outcome.run / "cluster" / "summary.json").read_text())
     assert found["leaks"] == found["growing"] == 0
     (one,) = found["coverage"]
-    assert (one["cause"], one["per"], one["last_step"]) == (cause, "step", 60)
+    assert (one["cause"], one["per"], one["last_step"]) == (cause, "step", 120)
     if cause:
-        assert 0.9 * (1 << 20) < one["rss_growth"] < 1.5 * (1 << 20)  # malloc keeps pieces between blocks
+        assert 0.6 * (1 << 20) < one["rss_growth"] < 1.8 * (1 << 20)  # malloc keeps pieces between blocks
         assert one["explained"] < 0.1
     assert ("recorded blocks explain" in outcome.stderr) == bool(cause)
-    assert "no leak found in steps 2-60, " in outcome.stderr
+    assert "no leak found in steps 2-120, " in outcome.stderr
