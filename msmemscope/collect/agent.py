@@ -50,6 +50,7 @@ _QUIET_INTERVALS = 5  # without a move, then nothing is going on
 _MOST_TOLD = 20  # different words about refused messages
 _LEAVES_S = 1.0
 _MADE_AGAIN_S = 5.0  # a session directory that is gone for longer than this has no owner who makes it again
+_MOST_SETTLING_S = 0.05
 _MOST_PATIENCE_S = 10.0  # a window that is not taken is sent again at least so often
 
 
@@ -476,6 +477,10 @@ class Agent:
         ended = [feed for feed in self._open_feeds() if self._has_ended(feed)]
         if ended:
             self._sample()  # once more, while they can be told
+            gone = [feed.life for feed in ended if feed.life is not None and not feed.reader.alive()]
+            self._lives.settle(gone, _MOST_SETTLING_S)
+            for life in gone:  # one that had ended before its ring was seen, or whose pid means nothing here
+                life.ended_ns = life.ended_ns or time.monotonic_ns()
         for feed in ended:
             feed.changed_identity()
             self._count_unwatched(feed)

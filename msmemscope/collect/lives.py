@@ -15,6 +15,7 @@ import resource
 import select
 import struct
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -88,6 +89,15 @@ class Lives:
                 life._next_renewal = now + life._renewal_s
                 life._renewal_s = min(2 * life._renewal_s, _LAST_RENEWAL_S)
                 life.command = _command(life.pid) or life.command
+
+    def settle(self, lives: Iterable[Life], seconds: float) -> None:
+        """Waits that long at most for the ends of processes that are about to be seen: the lock that a ring's owner
+        holds is free a moment before its end can be."""
+        deadline = time.monotonic() + seconds
+        waited_for = [life for life in lives if self._open.get(life._pidfd) is life]
+        while any(not life.ended_ns for life in waited_for) and (left := deadline - time.monotonic()) > 0:
+            self._poll.poll(left)
+            self.look(time.monotonic())
 
     def close(self) -> None:
         for life in list(self._open.values()):
