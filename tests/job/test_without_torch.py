@@ -28,7 +28,7 @@ def allocate(bytes):
     assert runtime.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(bytes)) == 0  # HERE
     return block
 
-for _ in range(12):
+for _ in range(16):
     runtime.cudaFree(allocate(8192))
     allocate(4096)
     msmemscope.step()
@@ -89,10 +89,10 @@ def test_ctypes_alone_has_stacks_and_steps(watch: Watch, tmp_path: Path, librari
 
     assert (outcome.status, outcome.stdout) == (0, "False\n"), outcome.stderr
     blocks = blocks_by_stack(outcome)
-    assert [size for size, _ in blocks] == [8192, 4096] * 12
+    assert [size for size, _ in blocks] == [8192, 4096] * 16
     assert {lines[0] for _, lines in blocks} == {line_of(CTYPES)}  # the first one too
     assert "4.0 KiB per step is kept from program.py" in outcome.stderr
-    assert "events in steps 0-12" in outcome.stderr
+    assert "events in steps 0-16" in outcome.stderr
 
 
 def test_a_runtime_that_a_framework_opens_by_itself(watch: Watch, tmp_path: Path, libraries: tuple[Path, Path]) -> None:

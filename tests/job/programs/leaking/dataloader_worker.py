@@ -1,5 +1,7 @@
 """A dataset remembers its samples in a DataLoader worker, a forked process that outlives every batch."""
 
+import time
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -33,6 +35,7 @@ def main():
     for step, x in enumerate(loader):
         if step == 30:
             break
+        time.sleep(0.03)  # the worker has made the next batch by then
         loss = (model(x) - x[:, :1]).square().mean()
         optimizer.zero_grad()
         loss.backward()
