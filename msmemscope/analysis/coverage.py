@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.findings import fold_ranks
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
@@ -37,7 +38,6 @@ LEAST_IN_ALL = 16 << 20  # the agent tells figures that moved by 1 MiB, and allo
 MUCH_IN_ALL = 64 << 20  # of a long run, however little it is per step
 FEWEST_SAMPLES = 6  # within what is judged
 FEWEST_STEPS = 12
-FEWEST_SECONDS = 60  # without steps: a program loads what it needs for some time
 _POINTS = 160
 _EXPLAINED = 0.5  # of the growth: then the leaks and growth that are told are the story
 _MOST = 0.75  # of growth that is not explained: then the rest is not worth a word

@@ -135,13 +135,6 @@ void BlockTracker::on_range_end(Process& process, const EventColumns& events, st
     if (step >= process.step) close_steps(process, step + 1, process.last_ts, 1);
 }
 
-u32 BlockTracker::step_at(u32 process_id, u64 ts) const {
-    const Process& process = processes_[process_index_.at(process_id)];
-    const auto after = std::upper_bound(process.begins.begin(), process.begins.end(), ts,
-                                        [](u64 time, const Begin& begin) { return time < begin.ts; });
-    return after == process.begins.begin() ? process.first_step : std::prev(after)->step;
-}
-
 void BlockTracker::on_malloc(Process& process, PoolState& pool, const EventColumns& events, std::size_t row,
                              Outcome& outcome) {
     i64 size = events.size[row];
@@ -465,7 +458,7 @@ void BlockTracker::thin_rows(PoolState& pool) {
     }
 }
 
-// Every second begin goes: step_at() then knows the steps between as the one before.
+// Every second begin goes: whoever asks for the step at a time then gets, for the steps between, the one before.
 void BlockTracker::thin_begins(Process& process) {
     std::size_t kept = 0;
     for (std::size_t at = 0; at < process.begins.size(); at += 2) process.begins[kept++] = process.begins[at];

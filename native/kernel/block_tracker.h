@@ -134,9 +134,6 @@ public:
     // The next events of `process` (which was added), in ring order. enriched: null, or gets n rows.
     void feed(u32 process, const EventColumns& events, EnrichTable* enriched);
 
-    // The step that `process` was in at the time `ts`; its first one for a time before that.
-    u32 step_at(u32 process, u64 ts) const;
-
     // The open step of the process that was added first; 0 before its first event.
     u32 step() const noexcept { return processes_.empty() ? 0 : processes_.front().step; }
 

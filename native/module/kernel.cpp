@@ -147,13 +147,6 @@ public:
         return to_python(std::move(enriched));
     }
 
-    u32 step_at(u32 process, u64 ts) {
-        const u32 step =
-            locked([&] { return tracker_.has_process(process) ? tracker_.step_at(process, ts) : ~u32{0}; });
-        if (step == ~u32{0}) throw unknown(process);
-        return step;
-    }
-
     // Of the first process.
     u32 step() {
         return locked([&] { return tracker_.step(); });
@@ -222,7 +215,6 @@ PYBIND11_MODULE(_kernel, module) {
         .def(py::init<std::size_t, std::size_t>(), py::arg("max_sites") = 1'000'000, py::arg("max_runs") = 0)
         .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
         .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
-        .def("step_at", &SharedTracker::step_at, py::arg("process"), py::arg("ts"))
         .def_property_readonly("step", &SharedTracker::step)
         .def_property_readonly("sum_stride", &SharedTracker::sum_stride)
         .def("sums", [](SharedTracker& self) { return self.table(&BlockTracker::sums); })

@@ -47,17 +47,10 @@ def gamma_tail(shape: float, x: float) -> float:
     """P(X >= x) for a gamma distribution of scale 1; shape > 0. The regularized Q(shape, x)."""
     if x <= 0:
         return 1.0
-    front = math.exp(shape * math.log(x) - x - math.lgamma(shape))
-    if x < shape + 1:  # 6.5.29, the series of the lower function
-        term = total = 1 / shape
-        for n in range(1, _MOST_TERMS):
-            term *= x / (shape + n)
-            total += term
-            if term < total * _EPSILON:
-                break
-        return max(1 - front * total, 0.0)
+    if x < shape + 1:
+        return max(1 - _lower_series(shape, x), 0.0)
     b = x + 1 - shape
-    return front * _fraction(1.0, b, lambda n: (n * (shape - n), b + 2 * n))
+    return _front(shape, x) * _fraction(1.0, b, lambda n: (n * (shape - n), b + 2 * n))
 
 
 def gamma_at_most(shape: float, x: float) -> float:
@@ -66,13 +59,23 @@ def gamma_at_most(shape: float, x: float) -> float:
         return 0.0
     if x >= shape + 1:
         return 1 - gamma_tail(shape, x)
+    return _lower_series(shape, x)
+
+
+def _lower_series(shape: float, x: float) -> float:
+    """The regularized P(shape, x) by its series, 6.5.29; for x < shape + 1."""
     term = total = 1 / shape
     for n in range(1, _MOST_TERMS):
         term *= x / (shape + n)
         total += term
         if term < total * _EPSILON:
             break
-    return math.exp(shape * math.log(x) - x - math.lgamma(shape)) * total
+    return _front(shape, x) * total
+
+
+def _front(shape: float, x: float) -> float:
+    """x^shape e^-x / Gamma(shape)."""
+    return math.exp(shape * math.log(x) - x - math.lgamma(shape))
 
 
 def gamma_quantile(shape: float, p: float) -> float:
