@@ -25,14 +25,14 @@ import numpy as np
 from folds import PROCESSES, STREAMS, empty
 
 from msmemscope.aggregate.event_part import write_events
-from msmemscope.aggregate.wire import Batch
 from msmemscope.export.per_device import write_dumps
 from msmemscope.export.selection import Selection
 from msmemscope.report.analysed import analyse
 from msmemscope.report.block_table import write_blocks
-from msmemscope.run_files import SCHEMA_VERSION
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
+from msmemscope.tables.run_files import SCHEMA_VERSION
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+from msmemscope.wire.messages import Batch
 
 SEGMENT = 2 << 20
 PART_ROWS = 1 << 20

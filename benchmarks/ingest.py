@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from rings import Job, build_writer  # noqa: E402
 
 from msmemscope.analysis import blocks  # noqa: E402
-from msmemscope.tables import Run  # noqa: E402
+from msmemscope.tables.run import Run  # noqa: E402
 
 RING_BYTES = 16 << 20
 

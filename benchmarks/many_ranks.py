@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from msmemscope.aggregate.store import Chunk, Store
-from msmemscope.aggregate.wire import FRAME_BYTES, STACK_BYTES, STRING_BYTES, Batch
-from msmemscope.run_files import SCHEMA_VERSION
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
+from msmemscope.tables.run_files import SCHEMA_VERSION
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+from msmemscope.wire.messages import FRAME_BYTES, STACK_BYTES, STRING_BYTES, Batch
 
 BATCH = 500
 ROLL_ROWS = 1_000_000

@@ -27,10 +27,10 @@ import torch.nn.functional as F  # noqa: E402
 from transformer import TransformerLM, batches  # noqa: E402
 
 from msmemscope import _native  # noqa: E402
-from msmemscope.collect.attach import attach  # noqa: E402
-from msmemscope.collect.config import Config  # noqa: E402
+from msmemscope.collect.rank.attach import attach  # noqa: E402
 from msmemscope.collect.session import Session  # noqa: E402
 from msmemscope.launchers.services import Services  # noqa: E402
+from msmemscope.options.declared import Config  # noqa: E402
 
 STEPS_PER_BLOCK = 10
 BLOCKS = 20

@@ -29,7 +29,8 @@ from blocks import make_run
 
 from msmemscope.export import per_device
 from msmemscope.export.selection import FORMATS, Selection
-from msmemscope.tables import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, Run
+from msmemscope.tables.run import Run
+from msmemscope.tables.schema import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA
 
 FRAMES = 500
 DEPTH = 8

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from msmemscope.collect.leaving import LAUNCHER
 from msmemscope.collect.presence import CLOSING, anybody_lives, process_start
+from msmemscope.collect.rank.leaving import LAUNCHER
 from msmemscope.collect.session import Session
 from msmemscope.dependencies import require_imports
 from msmemscope.errors import MemscopeError

@@ -21,7 +21,7 @@ from msmemscope.launchers.out_of_sight import OutOfSight
 from msmemscope.launchers.pulse import Pulse
 from msmemscope.launchers.upkeep import Upkeep
 
-MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent"}
+MODULES = {"aggregator": "msmemscope.aggregate.server", "agent": "msmemscope.collect.agent.loop"}
 # A service that dies again and again within a short life cannot live and is given up, and said so. One that ran for
 # a while is started again however often it is killed; but once the program has ended each death counts, since
 # somebody waits.
@@ -57,7 +57,7 @@ class Service:
         self._killed_at = None
         module, words = MODULES[self.name], []
         if self._session.mode == "launched":  # in library mode there is a process that is about to record
-            module, words = "msmemscope.collect.standby", [module, self._session.run_directory]
+            module, words = "msmemscope.collect.agent.standby", [module, self._session.run_directory]
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = start_service(module, self._session.directory, *words, preexec_fn=_unblock_signals)

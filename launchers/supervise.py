@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from msmemscope.collect.config import Config
 from msmemscope.collect.nothing import open_nothing
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
@@ -25,6 +24,7 @@ from msmemscope.launchers.bystander import Bystander
 from msmemscope.launchers.program import ignored_for_it, let_go_of_its_files, start_program
 from msmemscope.launchers.services import Services
 from msmemscope.launchers.sweep import sweep
+from msmemscope.options.declared import Config
 from msmemscope.telling import tell
 
 POLL_S = 0.1

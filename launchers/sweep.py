@@ -12,11 +12,11 @@ import os
 import shutil
 from pathlib import Path
 
+from msmemscope.collect.agent.spool import spool_directory
+from msmemscope.collect.agent.unwatched import remove_notes_of_ended
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.collect.session import ALONE, Session, mount_namespace, start_service
-from msmemscope.collect.spool import spool_directory
 from msmemscope.collect.unsaved import deserted, places, unread_bytes
-from msmemscope.collect.unwatched import remove_notes_of_ended
 
 
 def sweep() -> list[str]:

@@ -11,8 +11,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from msmemscope.collect.leaving import LAUNCHER, LEFT
 from msmemscope.collect.presence import JOINED, OWNER, hold
+from msmemscope.collect.rank.leaving import LAUNCHER, LEFT
 from msmemscope.collect.session import AGENT_ID, DELETED_RINGS, Session
 from msmemscope.telling import tell
 

@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope import analyzer, describe, tracer, watcher
     from msmemscope.analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
-    from msmemscope.collect.config import Config
     from msmemscope.collect.session import Session
     from msmemscope.later import (
         RecordFunction,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         init_framework_hooks,
         take_snapshot,
     )
+    from msmemscope.options.declared import Config
 
 __all__ = [
     "RecordFunction",
@@ -73,10 +73,10 @@ def config(**options: str) -> None:
     Raises TypeError for a value that is not a text, ValueError for an unknown keyword or a wrong value.
     """
     global _config
-    from msmemscope.collect.bootstrap import own_imports
+    from msmemscope.collect.rank.bootstrap import own_imports
 
     with own_imports:
-        from msmemscope.collect.config import parse_keywords
+        from msmemscope.options.declared import parse_keywords
 
         parsed = parse_keywords(options, _config or _launched_config())
         from msmemscope.telling import tell
@@ -107,11 +107,11 @@ def start() -> None:
 
     Raises MemscopeError when no session can be had.
     """
-    from msmemscope.collect.bootstrap import own_imports
+    from msmemscope.collect.rank.bootstrap import own_imports
 
     with own_imports:
         from msmemscope import _native
-        from msmemscope.collect.attach import attach, attached, identify
+        from msmemscope.collect.rank.attach import attach, attached, identify
 
         attach(attached() or _session())
     _native.start()
@@ -135,7 +135,7 @@ def step() -> None:
     if not _running() and not _joins_session():
         return
     from msmemscope import _native
-    from msmemscope.collect.attach import identify
+    from msmemscope.collect.rank.attach import identify
     from msmemscope.vocabulary import StepSource
 
     identify()
@@ -154,19 +154,19 @@ def __getattr__(name: str) -> object:
 def _session() -> Session:
     import os
 
-    from msmemscope.collect.config import parse_keywords
     from msmemscope.collect.session import SESSION_VARIABLE, Session
+    from msmemscope.options.declared import parse_keywords
 
     if directory := os.environ.get(SESSION_VARIABLE):
         return Session.load(directory)
-    from msmemscope.collect.library import join_or_create
+    from msmemscope.collect.rank.library import join_or_create
 
     return join_or_create(_config or parse_keywords({"analysis": "leaks"}).config)
 
 
 def _launched_config() -> Config | None:
     """The options of the command line, when this process was started by it."""
-    from msmemscope.collect.attach import attached
+    from msmemscope.collect.rank.attach import attached
 
     session = attached()
     return session.config.replaced(effective=True) if session is not None else None
@@ -176,7 +176,7 @@ def _is_attached() -> bool:
     """Whether this process records into a session, or has stopped to."""
     import sys
 
-    attach = sys.modules.get("msmemscope.collect.attach")
+    attach = sys.modules.get("msmemscope.collect.rank.attach")
     return attach is not None and attach.attached() is not None
 
 
@@ -191,8 +191,8 @@ def _joins_session() -> bool:
     """Attaches a process that was launched under watch and has imported no framework; whether it then records."""
     import sys
 
-    if "msmemscope.collect.attach" not in sys.modules:
-        from msmemscope.collect.bootstrap import watch_now
+    if "msmemscope.collect.rank.attach" not in sys.modules:
+        from msmemscope.collect.rank.bootstrap import watch_now
 
         watch_now()
     return _running()
@@ -212,4 +212,4 @@ def _is_own_command() -> bool:
 
 
 if not _is_own_command():
-    from msmemscope.collect import bootstrap as _bootstrap  # noqa: F401 - it waits for the import of a framework
+    from msmemscope.collect.rank import bootstrap as _bootstrap  # noqa: F401 - it waits for the import of a framework

@@ -132,7 +132,7 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
         raise ValueError(f"unknown analyzer {str(analyzer_type)!r}, and no run directory; known: {', '.join(_CONFIGS)}")
     from msmemscope.errors import UsageError
     from msmemscope.report.analysed import analyse
-    from msmemscope.tables import Run
+    from msmemscope.tables.run import Run
 
     names = only.split(",") if isinstance(only, str) and only else only
     try:

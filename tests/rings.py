@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope._native import RingReader
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 60.0
-MODULES = {"agent": "msmemscope.collect.agent", "aggregator": "msmemscope.aggregate.server"}
+MODULES = {"agent": "msmemscope.collect.agent.loop", "aggregator": "msmemscope.aggregate.server"}
 
 
 def build_writer(directory: Path) -> Path:

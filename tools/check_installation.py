@@ -59,7 +59,7 @@ def brought_without_pth(package: Path, environment: dict[str, str]) -> bool:
     extension module that it imports, and keeps its own sys.path and __main__."""
     program = (
         "import sys, _ctypes\n"
-        "print('msmemscope.collect.bootstrap' in sys.modules, [p for p in sys.path if 'site-packages' in p], "
+        "print('msmemscope.collect.rank.bootstrap' in sys.modules, [p for p in sys.path if 'site-packages' in p], "
         "sorted(name for name in vars() if not name.startswith('_')))"
     )
     launched = {

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
 from msmemscope.aggregate.store import write_parquet
-from msmemscope.run_files import SCHEMA_VERSION
+from msmemscope.tables.run_files import SCHEMA_VERSION
 
 LOSSES_SCHEMA = pa.schema(
     [("ring", pa.uint64()), ("rank", pa.int32()), ("pid", pa.int32()), ("what", pa.string()), ("count", pa.int64())]

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.shard import Shard
-from msmemscope.collect.agent import Agent
+from msmemscope.collect.agent.loop import Agent
 from msmemscope.collect.presence import AGENT, hold
+from msmemscope.wire import messages
 
 GIVE_UP_S = 5.0  # how long a full disk is waited for: whoever asks has waited already
 
@@ -52,7 +52,7 @@ class _InProcess(Agent):
         self._hello()
 
     def _send(self, kind: str, **content: Any) -> None:
-        self._answers += self._shard.answer(wire.pack(kind, self._name, **content))
+        self._answers += self._shard.answer(messages.pack(kind, self._name, **content))
 
     def _has_answers(self) -> bool:
         return bool(self._answers)
@@ -62,7 +62,7 @@ class _InProcess(Agent):
         if not self._answers:
             time.sleep(wait_ms / 1000)
         while self._answers:
-            if self._take(wire.unpack(self._answers.popleft(), self._name, wire.SHARD_TYPES)):
+            if self._take(messages.unpack(self._answers.popleft(), self._name, messages.SHARD_TYPES)):
                 return True
         return False
 

@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msmemscope.aggregate.wire import Batch
-from msmemscope.parts import LARGEST_GROUP, RINGS_KEY, row_groups
-from msmemscope.tables import EVENT_SCHEMA
+from msmemscope.tables.parts import LARGEST_GROUP, RINGS_KEY, row_groups
+from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.vocabulary import EVENT_COLUMNS
+from msmemscope.wire.messages import Batch
 
 DELTA_COLUMNS = ("ts", "used", "total")
 _CHUNK_ROWS = 1 << 14

@@ -18,13 +18,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from msmemscope.aggregate.wire import Batch
 from msmemscope.analysis.blocks import Folded, event_columns, rows_by_ring
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
-from msmemscope.parts import Part, open_parts
-from msmemscope.run_files import Anchor
-from msmemscope.tables import EVENT_SCHEMA
+from msmemscope.tables.parts import Part, open_parts
+from msmemscope.tables.run_files import Anchor
+from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.telling import tell
+from msmemscope.wire.messages import Batch
 
 MOST_WAITING = 2_000_000
 MOST_RESTARTS = 3

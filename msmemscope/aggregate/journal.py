@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
+from msmemscope.wire.messages import MAX_MESSAGE_BYTES
 
 DAMAGED = "damaged"  # directory
 _MAGIC = b"msJ2"

@@ -18,7 +18,7 @@ from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.shard import Shard
 from msmemscope.errors import MemscopeError
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.telling import tell
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from msmemscope.aggregate.wire import Batch
-from msmemscope.tables import UNKNOWN_TEXT
+from msmemscope.tables.run import UNKNOWN_TEXT
 from msmemscope.vocabulary import Kind
+from msmemscope.wire.messages import Batch
 
 VISIBLE_DEVICES = "visible_devices"
 LOST = "lost."

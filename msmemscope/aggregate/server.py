@@ -34,13 +34,13 @@ from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import DAMAGED, Damage
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
-from msmemscope.aggregate.wire import MAX_MESSAGE_BYTES
+from msmemscope.collect.agent.standby import is_empty
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
-from msmemscope.collect.standby import is_empty
 from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
+from msmemscope.wire.messages import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from msmemscope.report.outputs import Outcome

@@ -26,17 +26,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import Damage, Journal
 from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
-from msmemscope.aggregate.wire import Batch, WireError
 from msmemscope.folds.host_use import HostUse, host_series
-from msmemscope.parts import Bad
+from msmemscope.tables.parts import Bad
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
+from msmemscope.wire import messages
+from msmemscope.wire.messages import Batch, WireError
 
 DEFAULT_ROLL_ROWS = 1_000_000
 ROLL_USAGE_ROWS = 50_000
@@ -173,7 +173,7 @@ class Shard:
                     self.host_use.take(id, *sample)
         for segment, message in self._journal.replay():
             try:
-                self._replay(wire.unpack(message, self._session, wire.AGENT_TYPES))
+                self._replay(messages.unpack(message, self._session, messages.AGENT_TYPES))
             except WireError:
                 self._journal.note_damage(segment, 1, len(message))
         for entry in processes:
@@ -186,14 +186,14 @@ class Shard:
         """The answers to one message; none when it could not be stored now and must come again."""
         kind = ""
         try:
-            message = wire.unpack(data, self._session, wire.AGENT_TYPES)
+            message = messages.unpack(data, self._session, messages.AGENT_TYPES)
             kind = message["type"]
             if kind == "batch":
-                return self._answer_batch(wire.batch(message), data)
+                return self._answer_batch(messages.batch(message), data)
             if kind == "hello":
                 self._agent(message).left = False
                 going_on = ((id, ring.expected) for id, ring in self.rings.items() if not ring.final)
-                stored = dict(islice(going_on, wire.MAX_ENTRIES))
+                stored = dict(islice(going_on, messages.MAX_ENTRIES))
                 return [self._pack("welcome", epoch=self.epoch, stored=stored)]
             if kind == "ping":
                 return [self._pack("pong", epoch=self.epoch, clock=time.monotonic_ns())]
@@ -204,8 +204,8 @@ class Shard:
                 if self._journaled(data):
                     self._pending.usage += rows
                 return []
-            left_out = wire.counts(message, "left_out")
-            wire.text(message, "host")
+            left_out = messages.counts(message, "left_out")
+            messages.text(message, "host")
             if not self._journaled(data):
                 return []
             self._bye(message, left_out)
@@ -309,13 +309,19 @@ class Shard:
 
     def _ring_fields(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], int, int, bool]:
         """Ring, identity with `lost`, start, end, final."""
-        id = wire.number(message, "ring")
+        id = messages.number(message, "ring")
         try:
-            identity = wire.identity(message, IDENTITY_FIELDS)
-            lost = wire.counts(message["identity"], "lost")
+            identity = messages.identity(message, IDENTITY_FIELDS)
+            lost = messages.counts(message["identity"], "lost")
             identity["lost"] = {_kind_name(kind): n for kind, n in lost.items()}
-            end = wire.number(message, "end", wire.MAX_OFFSET) if "end" in message else 0
-            return id, identity, wire.number(message, "start", wire.MAX_OFFSET), end, message.get("final") is True
+            end = messages.number(message, "end", messages.MAX_OFFSET) if "end" in message else 0
+            return (
+                id,
+                identity,
+                messages.number(message, "start", messages.MAX_OFFSET),
+                end,
+                message.get("final") is True,
+            )
         except WireError as error:
             raise WireError(str(error), {"ring": id}) from error
 
@@ -330,7 +336,7 @@ class Shard:
         return ring
 
     def _usage(self, message: dict[str, Any]) -> list[dict[str, object]]:
-        sample = wire.usage(message)
+        sample = messages.usage(message)
         self.usage = UsageFacts(sample.interval_ms, sample.cards or self.usage.cards)
         rows: list[dict[str, object]] = []
         for row in sample.rows:
@@ -344,10 +350,10 @@ class Shard:
         return rows
 
     def _agent(self, message: dict[str, Any]) -> Agent:
-        host = wire.text(message, "host")
-        id = wire.text(message, "agent") if "agent" in message else host
-        if id not in self.agents and len(self.agents) >= wire.MAX_AGENTS:
-            raise WireError(f"more than {wire.MAX_AGENTS} agents")
+        host = messages.text(message, "host")
+        id = messages.text(message, "agent") if "agent" in message else host
+        if id not in self.agents and len(self.agents) >= messages.MAX_AGENTS:
+            raise WireError(f"more than {messages.MAX_AGENTS} agents")
         return self.agents.setdefault(id, Agent(host))
 
     def _bye(self, message: dict[str, Any], left_out: dict[str | int, int]) -> None:
@@ -358,7 +364,7 @@ class Shard:
     def _replay(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "batch":
-            batch = wire.batch(message)
+            batch = messages.batch(message)
             ring = self.rings.setdefault(batch.ring, Ring(dict(IDENTITY_FIELDS)))
             expected = ring.expected
             if not ring.stored.covers(batch.offset):
@@ -369,7 +375,7 @@ class Shard:
         elif kind == "usage":
             self._pending.usage += self._usage(message)
         elif kind == "bye":
-            self._bye(message, wire.counts(message, "left_out"))
+            self._bye(message, messages.counts(message, "left_out"))
 
     # --- the disk -----------------------------------------------------------------------------------------
 
@@ -461,7 +467,7 @@ class Shard:
     # --- answers ------------------------------------------------------------------------------------------
 
     def _pack(self, kind: str, **fields: Any) -> bytes:
-        return wire.pack(kind, self._session, **fields)
+        return messages.pack(kind, self._session, **fields)
 
     def _ack(self, ring: int, offset: int, round: int, *, rewind: bool, final: bool = False) -> bytes:
         return self._pack("ack", epoch=self.epoch, ring=ring, offset=offset, round=round, rewind=rewind, final=final)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msmemscope.aggregate.event_part import Stored, discarded_on_error, private, write_events
-from msmemscope.aggregate.wire import Batch
-from msmemscope.parts import Bad, part_rings
-from msmemscope.tables import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
+from msmemscope.tables.parts import Bad, part_rings
+from msmemscope.tables.schema import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
+from msmemscope.wire.messages import Batch
 
 _MAX_REMEMBERED_IDS = 1 << 20
 _DEFINITIONS = {"strings": STRING_SCHEMA, "frames": FRAME_SCHEMA, "stacks": STACK_SCHEMA}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from msmemscope.folds.host_use import HostSeries
     from msmemscope.folds.ring_tables import HeldBlocks
     from msmemscope.folds.segments import Mappings
-    from msmemscope.tables import Frame, Run
+    from msmemscope.tables.run import Frame, Run
 
 TABLES = ("sites", "steps", "sums", "windows", "anomalies", "incidents", "held", "usage", "capacity", "host")
 """What `needs` may name beside other analyses: Tracked's tables (blocks.py) and the parts of Tables below."""

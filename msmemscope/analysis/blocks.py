@@ -23,7 +23,8 @@ from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
-    from msmemscope.tables import Process, Run
+    from msmemscope.tables.process import Process
+    from msmemscope.tables.run import Run
 
 FEWEST_SECONDS = 60
 """Of a process without steps, before anything is said of what it holds: programs begin with what they need."""

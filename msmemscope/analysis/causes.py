@@ -51,7 +51,7 @@ from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Frame
+    from msmemscope.tables.run import Frame
 
 # A tensor of one element. Device pools round up to their smallest block.
 _SCALAR_HOST_BYTES = 16

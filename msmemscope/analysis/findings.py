@@ -16,7 +16,7 @@ from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject
-    from msmemscope.tables import Frame
+    from msmemscope.tables.run import Frame
 
 LEAK = "leak"
 LEAK_CANDIDATE = "leak_candidate"

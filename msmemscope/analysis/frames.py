@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Frame
+    from msmemscope.tables.run import Frame
 
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/"

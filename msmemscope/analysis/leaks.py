@@ -67,7 +67,7 @@ from msmemscope.folds.segments import lay_out, segment_sites
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
     from msmemscope.analysis.subjects import Subjects
-    from msmemscope.tables import Frame
+    from msmemscope.tables.run import Frame
 
 Ints = npt.NDArray[np.int64]
 StackOf = Callable[[int], "tuple[Frame, ...]"]

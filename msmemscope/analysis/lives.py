@@ -19,7 +19,7 @@ from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, ro
 from msmemscope.vocabulary import Kind
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Run
+    from msmemscope.tables.run import Run
 
 _COLUMNS = (*TRACKER_COLUMNS, "name", "attr")
 # STEP too: a block's free_step is that of its process, which other events may have moved on.

@@ -47,7 +47,7 @@ from msmemscope.vocabulary import DeviceType, Flag, Pool
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
     from msmemscope.analysis.subjects import Subject
-    from msmemscope.tables import Frame
+    from msmemscope.tables.run import Frame
 
 BEFORE = "before recording began"
 _ALIVE = 5  # lines of what was alive, on the console

@@ -21,7 +21,7 @@ from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
 from msmemscope.analysis.unexplained import COVERAGE
 from msmemscope.errors import UsageError
-from msmemscope.tables import Frame
+from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
 ENTRY_POINTS = "msmemscope.analyses"

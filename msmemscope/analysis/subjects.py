@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Process
+    from msmemscope.tables.process import Process
 
 SEPARATOR = "\u241f"  # between the words of Process.command
 _LONGEST_NAME = 64

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Run
+    from msmemscope.tables.run import Run
 
 _FIGURES = ("used", "total", "process_used")
 UNKNOWN = -1

@@ -44,7 +44,7 @@ for name in names:
         except OSError as error:
             found[name] = ["", str(error)]
 cards, error = [], ""
-from msmemscope.collect.dcmi import Dcmi, DcmiError, candidates
+from msmemscope.collect.agent.dcmi import Dcmi, DcmiError, candidates
 if found.get("libdcmi.so", [""])[0]:
     try:
         for c in Dcmi(names=candidates({"ASCEND_HOME_PATH": home})).sample():

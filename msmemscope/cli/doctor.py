@@ -27,10 +27,10 @@ from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.report_line import Line
 from msmemscope.collect.place import RINGS_WANTED, SHARED_MEMORY, choose_place, free_bytes
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
-from msmemscope.collect.settings import DEFAULT_OUTPUT, Config
 from msmemscope.dependencies import NEEDED, advice, failed_imports
 from msmemscope.errors import MemscopeError
 from msmemscope.isolated import environment_of_service, isolated_command
+from msmemscope.options.settings import DEFAULT_OUTPUT, Config
 
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 SOURCES = {

@@ -9,7 +9,7 @@ import click
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import config_of_run, open_run_directory, read_run_info
-from msmemscope.collect.settings import FORMATS
+from msmemscope.options.settings import FORMATS
 from msmemscope.progress import progress_bar
 
 

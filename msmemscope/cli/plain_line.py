@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msmemscope.cli.watched import name_of_flag
-from msmemscope.collect import config as options
+from msmemscope.options import declared
 
 _NOT_HERE = ("help", "version")  # they run nothing
 
@@ -19,7 +19,7 @@ def read_plain_line(words: Sequence[str]) -> tuple[list[str], dict[str, str | bo
     """The program, and what is given to each option by its name_of_flag(); None for a line that click must read."""
     takes_value = {
         flag: bool(option.grammar)
-        for option in options.OPTIONS
+        for option in declared.OPTIONS
         if option.name not in _NOT_HERE
         for flag in option.flags + option.deprecated
         if flag.startswith("--")

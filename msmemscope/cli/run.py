@@ -14,9 +14,9 @@ import click
 from msmemscope.cli.main import EXIT_STATUSES
 from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.cli.watched import name_of_flag, run_program, take_trailing
-from msmemscope.collect import config as options
-from msmemscope.collect.config import Option
 from msmemscope.errors import UsageError
+from msmemscope.options import declared
+from msmemscope.options.declared import Option
 
 DESCRIPTION = (
     "Run PROGRAM and say what it does with its memory, over all ranks: what leaks, on which ranks, from which line. "
@@ -83,7 +83,7 @@ def _click_option(option: Option) -> click.Option:
 
 def _make_command() -> click.Command:
     parameters: list[click.Parameter] = []
-    for option in options.OPTIONS:
+    for option in declared.OPTIONS:
         if option.name != "help":  # click's own
             parameters.append(_click_option(option))
         for flag in option.deprecated:
@@ -99,7 +99,7 @@ def _make_command() -> click.Command:
         options_metavar="[OPTIONS]",
         context_settings={
             "allow_interspersed_args": False,
-            "help_option_names": list(options.BY_NAME["help"].flags),
+            "help_option_names": list(declared.BY_NAME["help"].flags),
             "max_content_width": 110,
         },
     )

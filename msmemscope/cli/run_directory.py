@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from msmemscope.collect.config import Config
 from msmemscope.errors import RunError
-from msmemscope.run_files import Anchor, inspect
+from msmemscope.options.declared import Config
+from msmemscope.tables.run_files import Anchor, inspect
 
 
 def open_run_directory(text: str, *, to_write: bool = False) -> Path:

@@ -12,7 +12,7 @@ import click
 from msmemscope.cli.main import HELP
 from msmemscope.cli.run_directory import is_being_recorded, open_run_directory, read_run_info
 from msmemscope.progress import progress_bar
-from msmemscope.run_files import Anchor
+from msmemscope.tables.run_files import Anchor
 from msmemscope.text import plain
 
 _MOST_BYTES = 1 << 24  # of a text that is printed

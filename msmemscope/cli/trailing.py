@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msmemscope.collect import config as options
-from msmemscope.collect.config import Option, OptionError
+from msmemscope.options import declared
+from msmemscope.options.declared import Option, OptionError
 
 _OURS = ("--analysis", "--call-stack", "--collect-mode", "--events")  # with a value of ours, nobody else's
 _LEVELS = ("op", "kernel", "0,1", "1,0")  # what upstream's --level takes and a log level or a compressor does not
@@ -56,14 +56,14 @@ def _understood(word: str) -> bool:
     if option is None or not equals:
         return False
     try:
-        options.parse_command_line({option.name: value})
+        declared.parse_command_line({option.name: value})
     except OptionError:
         return False
     return True
 
 
 def _option_of(flag: str) -> Option | None:
-    found = (o for o in options.OPTIONS if flag in o.flags + o.deprecated and flag.startswith("--") and o.grammar)
+    found = (o for o in declared.OPTIONS if flag in o.flags + o.deprecated and flag.startswith("--") and o.grammar)
     return next(found, None)
 
 

@@ -17,11 +17,11 @@ from msmemscope.cli.output_place import prepare_output
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.cli.trailing import could_be_ours, split_trailing
-from msmemscope.collect import config as options
-from msmemscope.collect.config import Config, Parsed
 from msmemscope.collect.place import choose_place
-from msmemscope.collect.settings import LOG_LEVELS
 from msmemscope.errors import InputError, MemscopeError, UsageError
+from msmemscope.options import declared
+from msmemscope.options.declared import Config, Parsed
+from msmemscope.options.settings import LOG_LEVELS
 
 _MAX_INPUT_BYTES = 1 << 33
 _OLD = "__old"  # marks a deprecated flag among the values
@@ -56,7 +56,7 @@ def run_program(program: Sequence[str], values: dict[str, Any]) -> int:
     if config.compare:
         for path in config.input_paths:
             _check_input(path)
-        raise UsageError(f"--compare: {options.BY_NAME['compare'].later['']}; see: msmemscope summary --help")
+        raise UsageError(f"--compare: {declared.BY_NAME['compare'].later['']}; see: msmemscope summary --help")
     if not program:
         raise UsageError("no program to run: write msmemscope [options] [--] program args, or see: msmemscope --help")
     return _run_watched(config, list(program))
@@ -64,7 +64,7 @@ def run_program(program: Sequence[str], values: dict[str, Any]) -> int:
 
 def name_of_flag(flag: str) -> str:
     """The name among the values under which what is given to `flag` stands."""
-    for option in options.OPTIONS:
+    for option in declared.OPTIONS:
         if flag in option.flags:
             return option.name
     return flag.lstrip("-").replace("-", "_") + _OLD
@@ -75,7 +75,7 @@ def _parse(values: dict[str, Any]) -> Parsed:
     texts: dict[str, str] = {}
     switches: list[str] = []
     old_flags: list[str] = []
-    for option in options.OPTIONS:
+    for option in declared.OPTIONS:
         for flag in option.deprecated:
             text = values.get(name_of_flag(flag))
             if text is not None:
@@ -88,7 +88,7 @@ def _parse(values: dict[str, Any]) -> Parsed:
             texts[option.name] = value
         else:
             switches.append(option.name)
-    return options.parse_command_line(texts, switches=switches, old_flags=old_flags)
+    return declared.parse_command_line(texts, switches=switches, old_flags=old_flags)
 
 
 def _tell(parsed: Parsed) -> None:

@@ -10,12 +10,12 @@ import json
 import os
 import time
 
-from msmemscope.collect.config import Config
 from msmemscope.collect.nodes import nodes_of
 from msmemscope.collect.nothing import open_nothing
 from msmemscope.collect.place import choose_place
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.errors import MemscopeError
+from msmemscope.options.declared import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msmemscope.collect.agent.spool import spool_directory
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, is_free
 from msmemscope.collect.session import FINISH, Session
-from msmemscope.collect.spool import spool_directory
 from msmemscope.errors import MemscopeError
-from msmemscope.run_files import SCHEMA_VERSION
+from msmemscope.tables.run_files import SCHEMA_VERSION
 
 UNSAVED = "unsaved"  # in the run directory
 COUNT = "unread_bytes"  # in run.json's losses

@@ -25,13 +25,14 @@ from msmemscope.export.process_directories import ProcessDirectories, time_in_na
 from msmemscope.export.process_rows import ProcessFacts, ProcessRows
 from msmemscope.export.selection import CPU, NOT_APPLICABLE, Columns, Selection, cut, place_id
 from msmemscope.export.texts import row_texts
-from msmemscope.tables import stack_text
+from msmemscope.tables.run import stack_text
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind, StepSource, SystemEvent
 
 if TYPE_CHECKING:
-    from msmemscope.collect.settings import Config
     from msmemscope.folds.incidents import Incident
-    from msmemscope.tables import Process, Run
+    from msmemscope.options.settings import Config
+    from msmemscope.tables.process import Process
+    from msmemscope.tables.run import Run
 
 # Some tens of MB of memory and a few open files per process; their events lie together (tables.Run.groups).
 _PROCESSES_AT_ONCE = 32

@@ -18,12 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msmemscope.collect.config_json import config_json_text, write_config_json
-from msmemscope.collect.settings import Config
-from msmemscope.run_files import Anchor
+from msmemscope.options.config_json import config_json_text, write_config_json
+from msmemscope.options.settings import Config
+from msmemscope.tables.run_files import Anchor
 
 if TYPE_CHECKING:
-    from msmemscope.tables import Process
+    from msmemscope.tables.process import Process
 
 _MODE = 0o750  # of directories, as upstream's; the files in them are 0600
 _CONFIG = "config.json"

@@ -42,7 +42,7 @@ from msmemscope.vocabulary import Flag, Kind, Pool, StepSource, SystemEvent
 if TYPE_CHECKING:
     from msmemscope.export.files import DumpFile
     from msmemscope.folds.incidents import Incident
-    from msmemscope.tables import Process
+    from msmemscope.tables.process import Process
 
 _ROWS_AT_ONCE = 16_384  # with stacks of a few KB per row this bounds the text in memory to tens of MB
 _SHARED = 0xFFFF  # in place of the number of a home: the row stands in all files

@@ -16,7 +16,7 @@ from msmemscope._kernel import TEXT_FORMS, RowTexts
 from msmemscope.analysis.frames import is_tool_file
 from msmemscope.analysis.owners import owner_of
 from msmemscope.export.selection import NOT_APPLICABLE
-from msmemscope.tables import stack_text
+from msmemscope.tables.run import stack_text
 from msmemscope.text import harmless, plain
 
 KEPT_BYTES = 64 << 20  # of texts, by one thread: stacks repeat endlessly

@@ -13,11 +13,11 @@ from msmemscope.analysis import registry
 from msmemscope.analysis.analyzer import Judged, tables_of
 from msmemscope.analysis.blocks import Folded, Table, Tracked, fold
 from msmemscope.analysis.registry import Wanted
-from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError
 from msmemscope.folds.host_use import HostSeries, host_series
+from msmemscope.options.settings import Config
 from msmemscope.report.summary import Summary, summarise
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 

@@ -20,15 +20,16 @@ import pyarrow.parquet as pq
 from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.lives import follow_lives
 from msmemscope.analysis.owners import owner_of
-from msmemscope.parts import LARGEST_GROUP, row_groups
 from msmemscope.report.cluster import write_csv_table
-from msmemscope.tables import layout_key
+from msmemscope.tables.parts import LARGEST_GROUP, row_groups
+from msmemscope.tables.schema import layout_key
 from msmemscope.text import harmless
 from msmemscope.vocabulary import Flag
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Table
-    from msmemscope.tables import Process, Run
+    from msmemscope.tables.process import Process
+    from msmemscope.tables.run import Run
 
 PART_ROWS = 1 << 20  # some 130 MiB before they are written
 

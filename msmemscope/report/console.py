@@ -19,13 +19,13 @@ from msmemscope.analysis import registry
 from msmemscope.analysis.findings import Finding, fold_ranks, format_bytes
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.subjects import Subject
-from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError
+from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.sections import Only, Section
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.report.upstream_blocks import gaps, leaked_blocks
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.text import plain
 
 _FRAMES = 6  # of a finding's stack

@@ -20,7 +20,8 @@ from msmemscope.analysis.findings import fold_ranks
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject, Subjects
-    from msmemscope.tables import Process, Run
+    from msmemscope.tables.process import Process
+    from msmemscope.tables.run import Run
 
 _UNKNOWN = "without a goodbye: killed, or by _exit()"
 # A pool ends its workers so, and nothing is wrong then.

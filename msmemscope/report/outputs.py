@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
+from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Analysis, Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
 from msmemscope.report.console import terminal_text
 from msmemscope.report.summary import Summary, skipped_files
 from msmemscope.report.upstream_files import write_upstream_files
 from msmemscope.report.verdict import write_verdict
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 
 @dataclass

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Judged
     from msmemscope.analysis.blocks import Tracked
     from msmemscope.analysis.subjects import Subject
-    from msmemscope.tables import Run
+    from msmemscope.tables.run import Run
 
 SCHEMA = 1
 _Ints = npt.NDArray[np.int64]

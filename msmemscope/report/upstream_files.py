@@ -12,12 +12,12 @@ from pathlib import Path
 
 from msmemscope.analysis.blocks import Tracked, track
 from msmemscope.analysis.findings import fold_ranks
-from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError
 from msmemscope.export.per_device import DumpReport, affordable_stack_depth, write_dumps
 from msmemscope.export.selection import EVENTS, NOT_APPLICABLE, Selection, device_id
+from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Progress
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType
 
 # Whole stacks are written into every row as long as they take no more than this, or this share of the free disk.

@@ -10,7 +10,7 @@
 namespace memscope {
 
 // To be called when a module's PyInit_ function is looked up: the interpreter is up and this thread holds the GIL.
-// Imports msmemscope.collect.bootstrap, once per process, unless it is there already. Whatever goes wrong stays
+// Imports msmemscope.collect.rank.bootstrap, once per process, unless it is there already. Whatever goes wrong stays
 // inside: the program is then watched without Python stacks and steps.
 void bring_python_side() noexcept;
 

@@ -25,11 +25,11 @@ import zmq
 from rings import ROOT, Job, assert_exactly_once, build_writer, process_entry, stored_numbers, wait_for
 
 from msmemscope._native import RingReader
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.journal import segments
 from msmemscope.aggregate.server import recover
 from msmemscope.aggregate.shard import Shard
 from msmemscope.errors import MemscopeError
+from msmemscope.wire import messages
 
 QUICK = {"interval_ms": 5, "silence_s": 0.3}  # short batches, so that a kill finds many of them on their way
 LOSSLESS = 10**6  # wait_ms: a writer that rather waits than drops
@@ -304,10 +304,10 @@ def test_bad_messages_are_refused_and_the_rest_goes_on(make_job: MakeJob) -> Non
         "clock": 0,
         "holes": 1,
         "invalid": 0,
-        "cols": dict.fromkeys(wire.EVENT_BYTES, b""),
-        "strings": dict.fromkeys([*wire.STRING_BYTES, "text"], b""),
-        "frames": dict.fromkeys(wire.FRAME_BYTES, b""),
-        "stacks": dict.fromkeys([*wire.STACK_BYTES, "frames"], b""),
+        "cols": dict.fromkeys(messages.EVENT_BYTES, b""),
+        "strings": dict.fromkeys([*messages.STRING_BYTES, "text"], b""),
+        "frames": dict.fromkeys(messages.FRAME_BYTES, b""),
+        "stacks": dict.fromkeys([*messages.STACK_BYTES, "frames"], b""),
     }
     bad = {
         "not a msgpack map": b"\xc1",
@@ -315,12 +315,12 @@ def test_bad_messages_are_refused_and_the_rest_goes_on(make_job: MakeJob) -> Non
         "version 2": msgpack.packb({**whole, "v": 2}),
         "unknown type 'drop'": msgpack.packb({**whole, "type": "drop"}),
         "another session": msgpack.packb({**whole, "session": "x"}),
-        "at most": bytes(wire.MAX_MESSAGE_BYTES + 1),
+        "at most": bytes(messages.MAX_MESSAGE_BYTES + 1),
         "is not a number": msgpack.packb({**whole, "type": "batch", "ring": "1"}),
-        "cols.ts has": wire.pack(
+        "cols.ts has": messages.pack(
             "batch", job.id, ring=1, **{**empty_batch, "cols": {**empty_batch["cols"], "ts": b"x"}}
         ),
-        "was not announced": wire.pack("batch", job.id, ring=99, **empty_batch),
+        "was not announced": messages.pack("batch", job.id, ring=99, **empty_batch),
     }
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
@@ -571,9 +571,8 @@ def test_a_sleeping_agent_is_woken_by_a_writer_that_runs_ahead(make_job: MakeJob
 
 
 def test_the_agent_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, msmemscope.collect.agent as _; print({'numpy', 'pyarrow', 'pandas', 'torch'} & set(sys.modules))"
-    )
+    heavy = "{'numpy', 'pyarrow', 'pandas', 'torch'}"
+    code = f"import sys, msmemscope.collect.agent.loop as _; print({heavy} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "set()"
 
@@ -617,7 +616,7 @@ def test_an_agent_that_has_no_time_for_answers_does_not_call_the_aggregator_sile
         while not shard.all_agents_left:
             assert socket.poll(60_000)
             agent, data = socket.recv_multipart()
-            kinds[wire.unpack(data, job.id, wire.AGENT_TYPES)["type"]] += 1
+            kinds[messages.unpack(data, job.id, messages.AGENT_TYPES)["type"]] += 1
             for answer in shard.answer(data):
                 socket.send_multipart([agent, answer])
         assert job.wait("agent") == 0

@@ -9,7 +9,7 @@ import pytest
 from running import PROGRAMS, Watch, torchrun
 from truth import differences, read_findings, read_truth
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 
 def test_a_restarted_rank_is_a_new_attempt_and_never_mixed_with_the_old(watch: Watch) -> None:

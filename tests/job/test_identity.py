@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from running import PROGRAMS, Watch, torchrun
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 KEPT = PROGRAMS / "kept.py"
 MIB = 1 << 20

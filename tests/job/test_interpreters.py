@@ -18,7 +18,7 @@ import pytest
 from running import LIMIT_S, ROOT, Watch
 
 from msmemscope.collect.session import hook_library
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
 
 MINORS = (10, 11, 12, 13, 14)  # those that pyproject.toml and module/python_frames.c know

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from running import LIMIT_S, environment, tool
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 BLOCK = 12_344  # bytes; nothing else in the program is this large
@@ -105,7 +105,7 @@ def wait_for_growth(output: Path) -> None:
     pytest.fail("nothing was stored")
 
 
-@pytest.mark.parametrize("module", ["msmemscope.collect.agent", "msmemscope.aggregate.server"])
+@pytest.mark.parametrize("module", ["msmemscope.collect.agent.loop", "msmemscope.aggregate.server"])
 def test_a_killed_service_is_started_again_and_loses_nothing(tmp_path: Path, module: str) -> None:
     process, output = launch(tmp_path)
     for _ in range(2):

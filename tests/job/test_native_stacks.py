@@ -9,7 +9,7 @@ import sys
 import pytest
 from running import PROGRAMS, environment
 
-from msmemscope.tables import Frame, Run
+from msmemscope.tables.run import Frame, Run
 from msmemscope.vocabulary import Flag, Kind
 
 SOURCE = """

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pytest
 from running import PROGRAMS, ROOT, run_tool
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 KILLS = 50

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from running import PROGRAMS, Watch
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 

@@ -21,7 +21,7 @@ from running import LIMIT_S, environment, tool
 from watched import Account, analyze, build
 
 from msmemscope.collect.session import hook_library
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 CALLS, THREADS = 1000, 2
 STATUS = 7

@@ -16,7 +16,7 @@ from running import PROGRAMS, run_tool
 from msmemscope.analysis.verdict.claims import GROWTH, LEAK, LEVEL, Claim
 from msmemscope.analysis.verdict.judge import judge
 from msmemscope.report.block_table import write_blocks
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 
 PROGRAM = PROGRAMS / "lives.py"
 STEPS = 240

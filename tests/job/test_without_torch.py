@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 from running import LIMIT_S, PROGRAMS, ROOT, Outcome, Watch, environment
 
-from msmemscope.collect.config import Config
 from msmemscope.collect.session import Session, hook_library
-from msmemscope.tables import Run
+from msmemscope.options.declared import Config
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
 
 CTYPES = """
@@ -43,7 +43,7 @@ start, allocate = framework.framework_start, framework.framework_allocate
 assert start(sys.argv[1].encode(), ctypes.c_size_t(100)) == 0
 for _ in range(5):
     assert allocate(ctypes.c_size_t(200)) == 0  # HERE
-print("msmemscope.collect.attach" in sys.modules)
+print("msmemscope.collect.rank.attach" in sys.modules)
 """
 
 STEPS_ALONE = """
@@ -122,7 +122,7 @@ def test_an_interpreter_of_another_installation_takes_our_package_and_not_the_us
         "import ctypes, sys\n"
         "block = ctypes.c_void_p()\n"
         "ctypes.CDLL(sys.argv[1]).cudaMalloc(ctypes.byref(block), ctypes.c_size_t(64))\n"
-        "print(sys.modules['msmemscope.collect.bootstrap'].__file__, *sys.path[:1])\n"
+        "print(sys.modules['msmemscope.collect.rank.bootstrap'].__file__, *sys.path[:1])\n"
     )
     session = Session.create(Config(output_path=str(tmp_path / "out")), ["program.py"], mode="launched")
     try:

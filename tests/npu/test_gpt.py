@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from simulated import DEADLINE_S, PROGRAMS, npu_environment
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "gpt_events.csv"

@@ -19,7 +19,7 @@ import pytest
 from simulated import npu_environment
 
 from msmemscope.collect.session import hook_library
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import UNKNOWN, Flag, Kind, Pool, StepSource
 
 LIMIT_S = 120

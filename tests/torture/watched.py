@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 HERE = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""An in-memory run with the reading side of msmemscope.tables.Run, for tests of what is made from a run."""
+"""An in-memory run with the reading side of msmemscope.tables.run.Run, for tests of what is made from a run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msmemscope.parts import RINGS_KEY
-from msmemscope.tables import (
-    EVENT_SCHEMA,
-    FRAME_SCHEMA,
-    SCHEMA_VERSION,
-    STACK_SCHEMA,
-    STRING_SCHEMA,
-    USAGE_SCHEMA,
-    Frame,
-    Process,
-    layout_key,
-)
+from msmemscope.tables.parts import RINGS_KEY
+from msmemscope.tables.process import Process
+from msmemscope.tables.run import SCHEMA_VERSION, Frame
+from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 SECOND = 1_000_000_000

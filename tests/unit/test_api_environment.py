@@ -150,7 +150,7 @@ def test_a_program_of_such_a_shell_remembers_its_blocks(script: Path):
         "import sys\n"
         "from msmemscope import _native\n"
         "found = [hook['symbol'] for hook in _native.hooks() if hook['slots']]\n"
-        "print('dlsym' in found, _native.stats()['recording'], 'msmemscope.collect.attach' in sys.modules)"
+        "print('dlsym' in found, _native.stats()['recording'], 'msmemscope.collect.rank.attach' in sys.modules)"
     )
     run = f"{sys.executable} -c '{program.replace(chr(39), chr(34))}'"
     assert in_shell(["bash", "--norc"], script, run).stdout == "False False False\n"
@@ -169,7 +169,7 @@ def test_the_library_of_another_installation_is_enough_for_the_children(
         other.write_bytes(b"")
     code = (
         f"import os; os.environ['LD_PRELOAD'] = {str(other)!r}\n"
-        "from msmemscope.collect.bootstrap import announce\n"
+        "from msmemscope.collect.rank.bootstrap import announce\n"
         "announce(); print(os.environ['LD_PRELOAD'])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -14,7 +14,7 @@ from fake_run import WALL_OFFSET, FakeRun, process
 
 from msmemscope.report import block_table
 from msmemscope.report.block_table import BLOCK_SCHEMA, write_blocks
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20

@@ -25,8 +25,8 @@ from msmemscope.cli.main import main
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.collect.place import choose_place
-from msmemscope.collect.settings import Config
 from msmemscope.errors import MemscopeError, UsageError
+from msmemscope.options.settings import Config
 
 
 class Supervisor:

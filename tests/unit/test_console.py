@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from fake_run import FakeRun, frame, leaky_job, process
 
-from msmemscope.collect.settings import Config
 from msmemscope.errors import InputError, RunError
+from msmemscope.options.settings import Config
 from msmemscope.report import upstream_files
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import steps_table
 from msmemscope.report.console import plain_text, print_text, summary_text, terminal_text
 from msmemscope.report.outputs import OutputError, write_outputs
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
 
 

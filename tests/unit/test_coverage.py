@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from fake_run import SECOND, FakeRun, process
 
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.shard import Shard
 from msmemscope.analysis.coverage import Coverage, judged_part
 from msmemscope.folds.host_use import MOST_SAMPLES, HostUse, host_series
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import write_cluster
 from msmemscope.report.console import plain_text
-from msmemscope.tables import USAGE_SCHEMA
+from msmemscope.tables.schema import USAGE_SCHEMA
 from msmemscope.vocabulary import DeviceType, Kind, Pool, StepSource
+from msmemscope.wire import messages
 
 MIB = 1 << 20
 BASE = 300 * MIB
@@ -223,9 +223,9 @@ def test_the_verdict_so_far_knows_samples_that_stand_in_no_part(tmp_path: Path) 
     run = job(lambda step: MIB * step)
     shard = Shard(tmp_path, "s", folding=None)
     identity: dict[str, Any] = {"rank": 0, "lost": {}}
-    shard.answer(wire.pack("ring", "s", ring=1, identity=identity, start=0, final=False))
+    shard.answer(messages.pack("ring", "s", ring=1, identity=identity, start=0, final=False))
     rows = [[1, 100, s["ts"], "cpu", 1, 2, s["rss"], s["rss"], s["shared"]] for s in run.samples]
-    shard.answer(wire.pack("usage", "s", layout=wire.USAGE_LAYOUT, ts=1, interval_ms=100, cards="", rows=rows))
+    shard.answer(messages.pack("usage", "s", layout=messages.USAGE_LAYOUT, ts=1, interval_ms=100, cards="", rows=rows))
     run.samples = []
     assert "RSS" not in verdict(analyse(run))
     assert "RSS grows 1.0 MiB per step" in verdict(analyse(run, host_use=shard.host_use.series()))

@@ -105,7 +105,7 @@ def test_cpu_process_has_upstreams_layout(tmp_path: Path) -> None:
 def test_our_own_frames_are_in_no_stack(tmp_path: Path) -> None:
     """What a hook of ours allocates inside the program is its caller's."""
     run = FakeRun([process(1)])
-    ours = frame("/x/site-packages/msmemscope/collect/attach.py", "_after_optimizer_step", 79)
+    ours = frame("/x/site-packages/msmemscope/collect/rank/attach.py", "_after_optimizer_step", 79)
     stack = run.frames(ours, frame("/src/train.py", "f", 10))
     run.malloc(11, 0x1000, 512, stack_py=stack)
     write_dumps(run, tmp_path)

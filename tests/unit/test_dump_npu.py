@@ -10,9 +10,9 @@ from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 from test_dump import attr_of, check_accounting, memory_rows, only_file, read_csv
 
 from msmemscope.analysis.blocks import track
-from msmemscope.collect.settings import Config
 from msmemscope.export.per_device import write_dumps
 from msmemscope.export.selection import Selection
+from msmemscope.options.settings import Config
 from msmemscope.report.outputs import write_outputs
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool, StepSource, SystemEvent
 

@@ -19,11 +19,11 @@ from fake_run import FakeRun, leaky_job, process
 from test_dump import check_accounting, only_file, read_csv
 
 from msmemscope.cli.main import main
-from msmemscope.collect.config import parse_command_line, parse_keywords
-from msmemscope.collect.settings import Config
 from msmemscope.export import per_device
 from msmemscope.export.lanes import Lanes
 from msmemscope.export.per_device import write_dumps
+from msmemscope.options.declared import parse_command_line, parse_keywords
+from msmemscope.options.settings import Config
 from msmemscope.report import upstream_files
 from msmemscope.report.outputs import write_outputs
 

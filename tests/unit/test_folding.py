@@ -14,14 +14,14 @@ from test_folds import assert_same
 from test_store import S, announcement, message
 
 from msmemscope.aggregate import folding as module
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.shard import Shard
 from msmemscope.analysis.blocks import fold
 from msmemscope.folds.ring_fold import RingFold
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
+from msmemscope.wire import messages
 
 WAIT_S = 20.0
 
@@ -42,7 +42,7 @@ class Life:
 
     def tell(self, data: bytes) -> dict[str, Any]:
         (answer,) = self.shard.answer(data)
-        return wire.unpack(answer, S, wire.SHARD_TYPES)
+        return messages.unpack(answer, S, messages.SHARD_TYPES)
 
     def store(self, first: int, n: int, ring: int = 1) -> None:
         assert self.tell(message(first, n, ring))["offset"] == 96 * (first + n)

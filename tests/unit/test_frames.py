@@ -9,7 +9,7 @@ import pytest
 from fake_run import frame
 
 from msmemscope.analysis.frames import is_user, user_chain, user_index
-from msmemscope.tables import Frame
+from msmemscope.tables.run import Frame
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = "/home/me/env/lib/python3.11/site-packages"

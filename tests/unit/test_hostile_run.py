@@ -28,7 +28,7 @@ from msmemscope.aggregate.shard import Shard
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError
 from msmemscope.report.outputs import write_outputs
-from msmemscope.run_files import Anchor, inspect
+from msmemscope.tables.run_files import Anchor, inspect
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
 PRECIOUS = b"a file of somebody else\n" * 1000

@@ -42,7 +42,7 @@ def run(words: list[str], directory: Path, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["msmemscope.aggregate.server", "msmemscope.collect.agent", "msmemscope.launchers.node"]
+    "module", ["msmemscope.aggregate.server", "msmemscope.collect.agent.loop", "msmemscope.launchers.node"]
 )
 def test_a_service_imports_nothing_of_the_users(poisoned: Path, module: str) -> None:
     code = f"import {module}, msmemscope.report.outputs, email.parser, platform, queue, select; print(select.__file__)"
@@ -91,7 +91,7 @@ def test_the_package_of_a_service_is_the_one_that_started_it(tmp_path: Path) -> 
     import msmemscope
 
     printed = run(
-        isolated_command("-c", "import msmemscope.tables; print(msmemscope.__file__)"),
+        isolated_command("-c", "import msmemscope.tables.run; print(msmemscope.__file__)"),
         tmp_path,
         **{USER_PATH_VARIABLE: str(tmp_path)},
     )
@@ -117,7 +117,7 @@ sys.path.insert(0, hers)
 """
 WATCHED = f"""{PREPARED}
 import mindspore  # brings this process under watch
-from msmemscope.collect.attach import attached
+from msmemscope.collect.rank.attach import attached
 print(attached() is not None, "select" in sys.modules)
 del sys.path[0]
 """
@@ -141,7 +141,7 @@ def test_library_mode_starts_its_services_past_the_users_modules(poisoned: Path,
     script = poisoned / "train.py"
     script.write_text(
         f"{PREPARED}\nimport msmemscope\nmsmemscope.config(output_path=sys.argv[1])\nmsmemscope.start()\n"
-        "from msmemscope.collect.attach import attached\ndel sys.path[0]\nimport os, time\n"
+        "from msmemscope.collect.rank.attach import attached\ndel sys.path[0]\nimport os, time\n"
         "for _ in range(6000):\n"
         "    if all(os.path.exists(attached().path(name)) for name in ('agent.pid', 'aggregator.pid')):\n"
         "        print('both services are up')\n        break\n"

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from msmemscope.collect.session import Session
-from msmemscope.collect.settings import Config
+from msmemscope.options.settings import Config
 
 LIMIT_S = 120
 WAITING = """
 import os, sys
-from msmemscope.collect import leaving
+from msmemscope.collect.rank import leaving
 from msmemscope.collect.presence import join
 from msmemscope.collect.session import Session
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from msmemscope.collect.lives import SEPARATOR, Life, Lives
+from msmemscope.collect.agent.lives import SEPARATOR, Life, Lives
 
 LIMIT_S = 60
 

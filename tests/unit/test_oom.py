@@ -19,7 +19,7 @@ from msmemscope.folds.ring_fold import COLUMNS
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES, Mappings
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.console import plain_text
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 import msmemscope
-from msmemscope.collect.config import BY_NAME, OPTIONS, OptionError, parse_command_line, parse_keywords
-from msmemscope.collect.config_json import (
+from msmemscope.errors import InputError, UsageError
+from msmemscope.options.config_json import (
     config_json_text,
     from_config_json,
     read_config_json,
     to_config_json,
     write_config_json,
 )
-from msmemscope.collect.facts import Facts
-from msmemscope.collect.settings import NO_OUTPUT_ID, Config, Watch
-from msmemscope.errors import InputError, UsageError
+from msmemscope.options.declared import BY_NAME, OPTIONS, OptionError, parse_command_line, parse_keywords
+from msmemscope.options.facts import Facts
+from msmemscope.options.settings import NO_OUTPUT_ID, Config, Watch
 
 LONG = "x" * 254
 
@@ -488,7 +488,7 @@ def test_importing_the_options_pulls_in_nothing_else() -> None:
     # -S: without site, so that nothing is there already that the import would have to bring.
     root = Path(msmemscope.__file__).parent.parent
     program = f"import os, sys; sys.path.insert(0, {str(root)!r}); before = set(sys.modules)\n"
-    program += "import msmemscope.collect.config; print(*set(sys.modules) - before)"
+    program += "import msmemscope.options.declared; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
     foreign = {name for name in done.stdout.split() if not name.startswith("msmemscope")}
     assert foreign - set(sys.builtin_module_names) <= {"__future__"}  # those that lie in the interpreter cost nothing

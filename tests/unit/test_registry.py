@@ -18,9 +18,9 @@ from msmemscope.analysis.blocks import Tracked, fold
 from msmemscope.analysis.findings import LEAK
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
-from msmemscope.collect.settings import Config
 from msmemscope.errors import RunError, UsageError
 from msmemscope.folds.host_use import host_series
+from msmemscope.options.settings import Config
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from msmemscope.collect.session import Session
-from msmemscope.collect.settings import Config
 from msmemscope.launchers import services
 from msmemscope.launchers.pulse import Pulse
 from msmemscope.launchers.services import QUICK_DEATHS, Service
+from msmemscope.options.settings import Config
 
 LIMIT_S = 120
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from msmemscope.collect import presence, unsaved
-from msmemscope.collect.config import Config
+from msmemscope.collect.agent.spool import Spool
+from msmemscope.collect.agent.unwatched import remove_notes_of_ended
 from msmemscope.collect.session import Session
-from msmemscope.collect.spool import Spool
-from msmemscope.collect.unwatched import remove_notes_of_ended
 from msmemscope.launchers import sweep
+from msmemscope.options.declared import Config
 
 
 def test_a_session_in_the_making_is_not_taken_for_one_that_was_left(

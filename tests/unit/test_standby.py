@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from msmemscope.aggregate import server
-from msmemscope.collect import bootstrap, session, standby
-from msmemscope.collect.agent import Agent
+from msmemscope.collect import session
+from msmemscope.collect.agent import standby
+from msmemscope.collect.agent.loop import Agent
+from msmemscope.collect.agent.unwatched import Unwatched
 from msmemscope.collect.presence import AGENT, AGGREGATOR, hold, is_free
-from msmemscope.collect.unwatched import Unwatched
+from msmemscope.collect.rank import bootstrap
 from msmemscope.isolated import environment_of_service, isolated_command
 
-HEAVY = ("zmq", "msgpack", "numpy", "pyarrow", "msmemscope._native", "msmemscope.collect.agent")
+HEAVY = ("zmq", "msgpack", "numpy", "pyarrow", "msmemscope._native", "msmemscope.collect.agent.loop")
 
 
 @pytest.fixture
@@ -39,10 +41,10 @@ def is_woken(directory: Path) -> bool:
 def test_a_program_that_ended_without_a_record_costs_no_import(directory: Path) -> None:
     (directory / session.FINISH).touch()
     code = (
-        "import sys; from msmemscope.collect import standby; status = standby.main(sys.argv[1:]); "
+        "import sys; from msmemscope.collect.agent import standby; status = standby.main(sys.argv[1:]); "
         f"print(status, [name for name in {HEAVY} if name in sys.modules])"
     )
-    words = isolated_command("-c", code, str(directory), "msmemscope.collect.agent", str(directory.parent / "run"))
+    words = isolated_command("-c", code, str(directory), "msmemscope.collect.agent.loop", str(directory.parent / "run"))
 
     done = subprocess.run(words, env=environment_of_service(), capture_output=True, text=True, check=True)
 
@@ -88,7 +90,7 @@ def test_a_run_that_was_begun_is_gone_on_with(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "lock"), [("msmemscope.collect.agent", AGENT), ("msmemscope.aggregate.server", AGGREGATOR)]
+    ("module", "lock"), [("msmemscope.collect.agent.loop", AGENT), ("msmemscope.aggregate.server", AGGREGATOR)]
 )
 def test_who_stands_by_serves_the_session(
     directory: Path, monkeypatch: pytest.MonkeyPatch, module: str, lock: str

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler, stepper_of
+from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler, stepper_of
 from msmemscope.vocabulary import StepSource
 
 

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from msmemscope import parts
 from msmemscope.aggregate import shard as shard_module
-from msmemscope.aggregate import wire
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.journal import segments
@@ -26,10 +24,13 @@ from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.analysis.blocks import track
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError
-from msmemscope.parts import row_groups
 from msmemscope.report.summary import _losses
-from msmemscope.tables import EVENT_SCHEMA, Run
+from msmemscope.tables import parts
+from msmemscope.tables.parts import row_groups
+from msmemscope.tables.run import Run
+from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
+from msmemscope.wire import messages
 
 S = "0123456789abcdef"
 EVENT = 96
@@ -59,8 +60,8 @@ def message(first: int, n: int, ring: int = 1, texts: dict[int, bytes] | None = 
         "bytes": np.array([len(text) for text in texts.values()], "<u4").tobytes(),
         "text": b"".join(texts.values()),
     }
-    frames = dict.fromkeys(wire.FRAME_BYTES, b"")
-    stacks = dict.fromkeys([*wire.STACK_BYTES, "frames"], b"")
+    frames = dict.fromkeys(messages.FRAME_BYTES, b"")
+    stacks = dict.fromkeys([*messages.STACK_BYTES, "frames"], b"")
     fields = {"ring": ring, "offset": first * EVENT, "length": n * EVENT, "n": n, "round": 0, "clock": 0}
     fields |= {
         "holes": 0,
@@ -70,16 +71,16 @@ def message(first: int, n: int, ring: int = 1, texts: dict[int, bytes] | None = 
         "frames": frames,
         "stacks": stacks,
     }
-    return wire.pack("batch", S, **(fields | more))
+    return messages.pack("batch", S, **(fields | more))
 
 
 def announcement(ring: int = 1, start: int = 0, **identity: Any) -> bytes:
-    return wire.pack("ring", S, ring=ring, identity=HEADER | identity, start=start, final=False)
+    return messages.pack("ring", S, ring=ring, identity=HEADER | identity, start=start, final=False)
 
 
 def usage_of(*rings: int, ts: int) -> bytes:
     rows = [[ring, 4711, ts, "cpu", 1, 2, 4096, 4096, 1024] for ring in rings]
-    return wire.pack("usage", S, layout=wire.USAGE_LAYOUT, ts=ts, interval_ms=100, cards="", rows=rows)
+    return messages.pack("usage", S, layout=messages.USAGE_LAYOUT, ts=ts, interval_ms=100, cards="", rows=rows)
 
 
 class Life:
@@ -96,7 +97,7 @@ class Life:
 
     def tell(self, data: bytes) -> dict[str, Any]:
         (answer,) = self.shard.answer(data)
-        return wire.unpack(answer, S, wire.SHARD_TYPES)
+        return messages.unpack(answer, S, messages.SHARD_TYPES)
 
     def finish(self) -> None:
         assert self.shard.close(10)
@@ -138,7 +139,7 @@ def test_definitions_are_written_once_and_found(tmp_path: Path) -> None:
     life = Life(run, roll_rows=1)
     life.tell(announcement())
     frames = {"id": (21, 22), "file": (7, 8), "function": (8, 7), "line": (58, 3), "kind": (0, 1)}
-    packed = {name: np.array(values, "<u8" if wire.FRAME_BYTES[name] == 8 else "<u4").tobytes()
+    packed = {name: np.array(values, "<u8" if messages.FRAME_BYTES[name] == 8 else "<u4").tobytes()
               for name, values in frames.items()}  # fmt: skip
     stacks = {"id": np.array([31], "<u8").tobytes(), "count": np.array([2], "<u4").tobytes(), "kind": bytes(4),
               "frames": np.array([22, 21], "<u8").tobytes()}  # fmt: skip
@@ -196,7 +197,7 @@ def test_every_crash_point_of_a_roll_is_recovered(tmp_path: Path) -> None:
             shutil.copy(rolled / part, crashed / part)
         (crashed / "events" / "part-000007.tmp").write_bytes(b"half a part")
         after = Life(crashed)
-        answer = after.tell(wire.pack("hello", S, host="here", agent_pid=1, clock=0))
+        answer = after.tell(messages.pack("hello", S, host="here", agent_pid=1, clock=0))
         assert answer["stored"] == {1: 50 * EVENT, 2: 50 * EVENT}
         after.tell(message(50, 5, ring=1))
         after.finish()
@@ -299,8 +300,8 @@ def test_a_roll_that_fails_is_continued(tmp_path: Path) -> None:
         run.mkdir()
         store = Store(run)
         chunk = Chunk()
-        chunk.add(0, 1, 1, wire.batch(wire.unpack(message(0, 10, texts={7: b"x"}), S, wire.AGENT_TYPES)))
-        chunk.add(1, 1, 1, wire.batch(wire.unpack(message(0, 10, ring=2), S, wire.AGENT_TYPES)))
+        chunk.add(0, 1, 1, messages.batch(messages.unpack(message(0, 10, texts={7: b"x"}), S, messages.AGENT_TYPES)))
+        chunk.add(1, 1, 1, messages.batch(messages.unpack(message(0, 10, ring=2), S, messages.AGENT_TYPES)))
         (run / failing).rmdir()
         (run / failing).touch()  # stands in for a disk without room
         with pytest.raises(OSError, match=r"directory|exists"):
@@ -407,11 +408,11 @@ def test_what_analyze_cannot_read_is_told_in_run_json_summary_and_console(
 
 
 def hello(agent: str, host: str = "here") -> bytes:
-    return wire.pack("hello", S, agent=agent, host=host, agent_pid=1, clock=0)
+    return messages.pack("hello", S, agent=agent, host=host, agent_pid=1, clock=0)
 
 
 def bye(agent: str, host: str = "here", **left_out: int) -> bytes:
-    return wire.pack("bye", S, agent=agent, host=host, left_out=left_out)
+    return messages.pack("bye", S, agent=agent, host=host, left_out=left_out)
 
 
 def test_two_agents_are_waited_for_and_their_losses_added(tmp_path: Path) -> None:
@@ -528,9 +529,9 @@ def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
     life = Life(tmp_path / "run")
     life.tell(announcement())
     rows = [[1, 4711, 5, "cpu", 1, 2, 4096, 4096, 1024], [1, 4711, 5, "npu:6", 100, 200, None, 4096, None]]
-    usage = {"layout": wire.USAGE_LAYOUT, "ts": 5, "interval_ms": 100, "cards": "dcmi_init returned 9"}
-    life.shard.answer(wire.pack("usage", S, rows=rows, **usage))
-    life.shard.answer(wire.pack("usage", S, rows=rows[:1], **usage))
+    usage = {"layout": messages.USAGE_LAYOUT, "ts": 5, "interval_ms": 100, "cards": "dcmi_init returned 9"}
+    life.shard.answer(messages.pack("usage", S, rows=rows, **usage))
+    life.shard.answer(messages.pack("usage", S, rows=rows[:1], **usage))
     texts = {11: b"visible_devices", 12: b"4,6", 13: b"lost.hal", 14: b"no halMemMap", 15: b"other", 16: b"x"}
     name, attr = np.array([11, 13, 15]), np.array([12, 14, 16])
     life.tell(message(0, 3, texts=texts, cols=columns(0, 3, kind=Kind.META, name=name, attr=attr)))
@@ -586,13 +587,13 @@ def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
     life = Life(tmp_path / "run")
     life.tell(announcement())
     rows = [[1, 4711, 1, "cpu", 1, 2, 4096, 4096, 0], [1, 4711, 1, "npu:0", 1, 2, None, 4096, None]]
-    usage = {"layout": wire.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": rows}
+    usage = {"layout": messages.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": rows}
     whole = [
         message(0, 4, texts={7: b"x"}),
         announcement(ring=2),
-        wire.pack("usage", S, **usage),
-        wire.pack("bye", S, host="here", left_out={"unread_bytes": 1}),
-        wire.pack("hello", S, host="here", agent_pid=1, clock=0),
+        messages.pack("usage", S, **usage),
+        messages.pack("bye", S, host="here", left_out={"unread_bytes": 1}),
+        messages.pack("hello", S, host="here", agent_pid=1, clock=0),
     ]
     chance = np.random.default_rng(2)
     refused = 0
@@ -601,7 +602,7 @@ def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
         for place in chance.integers(0, len(data), int(chance.integers(1, 4))):
             data[place] = int(chance.integers(256))
         for answer in life.shard.answer(bytes(data)):
-            refused += wire.unpack(answer, S, wire.SHARD_TYPES)["type"] == "refuse"
+            refused += messages.unpack(answer, S, messages.SHARD_TYPES)["type"] == "refuse"
     assert refused > 1000
     assert life.shard.losses.refused_messages == refused
     life.finish()
@@ -610,17 +611,17 @@ def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
 
 def test_an_agent_is_welcome_to_a_run_of_more_rings_than_a_message_may_name(tmp_path: Path) -> None:
     life = Life(tmp_path / "run")
-    ended = wire.MAX_ENTRIES + 10  # of workers that came and went
+    ended = messages.MAX_ENTRIES + 10  # of workers that came and went
     for id in range(1, ended + 1):
         life.shard.rings[id] = Ring(dict(IDENTITY_FIELDS), expected=96, final=True)
-    for id in range(ended + 1, ended + wire.MAX_ENTRIES + 10):
+    for id in range(ended + 1, ended + messages.MAX_ENTRIES + 10):
         life.shard.rings[id] = Ring(dict(IDENTITY_FIELDS), expected=192)
-    (answer,) = life.shard.answer(wire.pack("hello", S, host="here", agent_pid=1, clock=0))
-    stored = wire.unpack(answer, S, wire.SHARD_TYPES)["stored"]
-    assert len(stored) == wire.MAX_ENTRIES
+    (answer,) = life.shard.answer(messages.pack("hello", S, host="here", agent_pid=1, clock=0))
+    stored = messages.unpack(answer, S, messages.SHARD_TYPES)["stored"]
+    assert len(stored) == messages.MAX_ENTRIES
     assert set(stored.values()) == {192}
-    (answer,) = life.shard.answer(wire.pack("bye", S, host="here", left_out={"unread_bytes": 1}))
-    assert wire.unpack(answer, S, wire.SHARD_TYPES)["type"] == "finished"
+    (answer,) = life.shard.answer(messages.pack("bye", S, host="here", left_out={"unread_bytes": 1}))
+    assert messages.unpack(answer, S, messages.SHARD_TYPES)["type"] == "finished"
     assert life.shard.all_agents_left
 
 

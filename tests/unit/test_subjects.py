@@ -6,7 +6,7 @@ import pytest
 from fake_run import process
 
 from msmemscope.analysis.subjects import find_subjects, name_of
-from msmemscope.tables import Process
+from msmemscope.tables.process import Process
 
 
 def command(*words: str) -> str:

@@ -12,9 +12,9 @@ import pytest
 from fake_run import Frame, leaky_job
 
 from msmemscope.cli.messages import say
-from msmemscope.collect.settings import Config
+from msmemscope.options.settings import Config
 from msmemscope.report.outputs import write_outputs
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import Kind
 

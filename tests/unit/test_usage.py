@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from fake_run import SECOND, FakeRun, process
 
-from msmemscope.aggregate import wire
 from msmemscope.analysis.usage import UsageIndex
-from msmemscope.collect import usage
-from msmemscope.collect.dcmi import Card, Dcmi, DcmiError, candidates
-from msmemscope.collect.usage import Cards, CardWatch, Recorded, Usage, npus_in
+from msmemscope.collect.agent import usage
+from msmemscope.collect.agent.dcmi import Card, Dcmi, DcmiError, candidates
+from msmemscope.collect.agent.usage import Cards, CardWatch, Recorded, Usage, npus_in
 from msmemscope.vocabulary import DeviceType
+from msmemscope.wire import messages
 
 MIB = 1 << 20
 SOURCE = Path(__file__).with_name("fake_dcmi.cpp")
@@ -77,26 +77,26 @@ def watched(fake: Fake, **options: Any) -> Callable[[float, Callable[[str], None
     return lambda interval, say: CardWatch(interval, say, load=fake.load, **options)
 
 
-def rows_of(messages: list[dict[str, Any]]) -> list[wire.UsageRow]:
+def rows_of(sent: list[dict[str, Any]]) -> list[messages.UsageRow]:
     """Through the wire, as the shard takes them."""
-    rows: list[wire.UsageRow] = []
-    for fields in messages:
-        data = wire.pack("usage", "s", layout=wire.USAGE_LAYOUT, **fields)
-        rows += wire.usage(wire.unpack(data, "s", wire.AGENT_TYPES)).rows
+    rows: list[messages.UsageRow] = []
+    for fields in sent:
+        data = messages.pack("usage", "s", layout=messages.USAGE_LAYOUT, **fields)
+        rows += messages.usage(messages.unpack(data, "s", messages.AGENT_TYPES)).rows
     return rows
 
 
-def until_card(sampler: Usage, recorded: list[Recorded]) -> list[wire.UsageRow]:
-    messages: list[dict[str, Any]] = []
+def until_card(sampler: Usage, recorded: list[Recorded]) -> list[messages.UsageRow]:
+    sent: list[dict[str, Any]] = []
 
     def seen() -> bool:
         message = sampler.message(recorded)
         if message is not None:
-            messages.append(message)
-        return any(row.device != "cpu" for row in rows_of(messages))
+            sent.append(message)
+        return any(row.device != "cpu" for row in rows_of(sent))
 
     wait_for(seen, "a sample of the cards")
-    return rows_of(messages)
+    return rows_of(sent)
 
 
 def test_a_library_is_found_by_its_name_and_then_below_cann(fake: Fake) -> None:
@@ -290,15 +290,15 @@ def test_errors(fake: Fake, fault: str, text: str) -> None:
         (card,) = [row for row in until_card(sampler, recorded) if row.device == "npu:4"]
         assert (card.used, card.total, card.process_used) == (None, None, 9 * MIB)
     else:
-        messages: list[dict[str, Any]] = []
+        sent: list[dict[str, Any]] = []
 
         def told() -> bool:  # although no figure is news any more
-            messages.extend(filter(None, [sampler.message(recorded)]))
-            return bool(messages and messages[-1]["cards"])
+            sent.extend(filter(None, [sampler.message(recorded)]))
+            return bool(sent and sent[-1]["cards"])
 
         wait_for(told, "giving up")
         assert [text in line for line in said] == [True]
-        assert text in messages[-1]["cards"]
+        assert text in sent[-1]["cards"]
         assert sampler.message(recorded) is None
     sampler.stop()
 
@@ -325,12 +325,12 @@ def test_devices_named_in_a_batch() -> None:
         {"rows": [[1, 2, 3, "cpu", 1, 1, 1.5, 1, 1]]},
         {"rows": [[1, 2, 3, 4, 1, 1, 1, 1, 1]]},
         {"rows": [[1 << 64, 2, 3, "cpu", 1, 1, 1, 1, 1]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1, 1]] * (wire.MAX_USAGE_ROWS + 1)},
+        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1, 1]] * (messages.MAX_USAGE_ROWS + 1)},
         {"cards": 7},
     ],
 )
 def test_a_message_of_another_shape_is_refused(change: dict[str, Any]) -> None:
-    fields = {"layout": wire.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": []}
-    assert wire.usage({"type": "usage", **fields}).rows == ()
-    with pytest.raises(wire.WireError):
-        wire.usage({"type": "usage", **(fields | change)})
+    fields = {"layout": messages.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": []}
+    assert messages.usage({"type": "usage", **fields}).rows == ()
+    with pytest.raises(messages.WireError):
+        messages.usage({"type": "usage", **(fields | change)})

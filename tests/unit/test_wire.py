@@ -7,8 +7,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from msmemscope.aggregate import wire
-from msmemscope.aggregate.wire import WireError
+from msmemscope.wire import messages
+from msmemscope.wire.messages import WireError
 
 S = "session-1"
 
@@ -23,15 +23,15 @@ def batch_fields(n: int = 3) -> dict[str, Any]:
         "clock": 123,
         "holes": 1,
         "invalid": 0,
-        "cols": {name: bytes(width * n) for name, width in wire.EVENT_BYTES.items()},
+        "cols": {name: bytes(width * n) for name, width in messages.EVENT_BYTES.items()},
         "strings": {"id": bytes(16), "bytes": b"\x03\0\0\0\0\0\0\0", "text": b"abc"},
-        "frames": {name: bytes(width) for name, width in wire.FRAME_BYTES.items()},
+        "frames": {name: bytes(width) for name, width in messages.FRAME_BYTES.items()},
         "stacks": {"id": bytes(8), "count": b"\x02\0\0\0", "kind": bytes(4), "frames": bytes(16)},
     }
 
 
-def receive(fields: dict[str, Any]) -> wire.Batch:
-    return wire.batch(wire.unpack(wire.pack("batch", S, **fields), S, wire.AGENT_TYPES))
+def receive(fields: dict[str, Any]) -> messages.Batch:
+    return messages.batch(messages.unpack(messages.pack("batch", S, **fields), S, messages.AGENT_TYPES))
 
 
 def test_a_batch_comes_through() -> None:
@@ -98,9 +98,9 @@ def test_the_refusal_names_the_batch() -> None:
         (b"\xdf\xff\xff\xff\xff", "not a msgpack map"),  # a map that says it has 4 billion entries
         (b"\xc6\xff\xff\xff\xff", "not a msgpack map"),  # 4 GiB of binary that are not there
         (b"\x91" * 10_000, "not a msgpack map"),  # nested deeper than anyone needs
-        (bytes(wire.MAX_MESSAGE_BYTES + 1), "at most"),
+        (bytes(messages.MAX_MESSAGE_BYTES + 1), "at most"),
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        wire.unpack(data, S, wire.AGENT_TYPES)
+        messages.unpack(data, S, messages.AGENT_TYPES)

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_store import EVENT, HEADER, Life, S, columns, usage_of
 
-from msmemscope.aggregate import wire
 from msmemscope.analysis.blocks import track
-from msmemscope.tables import Run
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import EVENT_COLUMNS
+from msmemscope.wire import messages
 
 EDGES = [
     sign * (1 << bits) + more for bits in (7, 15, 31, 32, 53, 61, 62, 63, 64) for sign in (1, -1) for more in (-1, 0, 1)
@@ -60,7 +60,7 @@ def batch_fields(ring: int, first: int, cols: dict[str, bytes], n: int) -> dict[
             "bytes": np.array([1, 2], "<u4").tobytes(),
             "text": b"abc",
         },
-        "frames": {name: bytes(width) for name, width in wire.FRAME_BYTES.items()},
+        "frames": {name: bytes(width) for name, width in messages.FRAME_BYTES.items()},
         "stacks": {"id": bytes(8), "count": b"\x02\0\0\0", "kind": bytes(4), "frames": bytes(16)},
     }
 
@@ -76,7 +76,7 @@ def identity(**more: Any) -> dict[str, Any]:
 def whole_messages() -> list[dict[str, Any]]:
     """One of each type, and of what a ring may say in several ways."""
     usage = msgpack.unpackb(usage_of(1, 2, ts=5), strict_map_key=False)
-    messages = [
+    whole = [
         {"type": "ring", "ring": 1, "identity": identity(), "start": 0, "final": False},
         {
             "type": "ring",
@@ -93,7 +93,7 @@ def whole_messages() -> list[dict[str, Any]]:
         {"type": "bye", "host": "here", "left_out": {"unread_bytes": 1}},
         usage,
     ]
-    return [{**message, "v": wire.VERSION, "session": S} for message in messages]
+    return [{**message, "v": messages.VERSION, "session": S} for message in whole]
 
 
 def places(message: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -144,7 +144,7 @@ def test_every_accepted_message_leaves_a_shard_that_can_finish(
     rings, others = whole_messages()[:2], whole_messages()[2:]
     for data in [*map(msgpack.packb, rings), *strange, *map(msgpack.packb, others)]:
         for answer in life.shard.answer(data):
-            refused += wire.unpack(answer, S, wire.SHARD_TYPES)["type"] == "refuse"
+            refused += messages.unpack(answer, S, messages.SHARD_TYPES)["type"] == "refuse"
     life.coordinator.write()
     # Killed: what the journal holds must be as harmless as it was at first.
     life = Life(run)
@@ -169,7 +169,7 @@ def test_events_of_any_content_are_stored_and_read(
 ) -> None:
     run = tmp_path_factory.mktemp("fuzz") / "run"
     life = Life(run)
-    life.tell(wire.pack("ring", S, ring=1, identity=identity(), start=0, final=False))
+    life.tell(messages.pack("ring", S, ring=1, identity=identity(), start=0, final=False))
     n = data.draw(st.integers(0, 6))
     values = {}
     for name, dtype in EVENT_COLUMNS.items():
@@ -180,7 +180,7 @@ def test_events_of_any_content_are_stored_and_read(
         values[name] = np.array(data.draw(st.lists(numbers, min_size=n, max_size=n)), dtype)
     cols = {name: column.tobytes() for name, column in values.items()}
     fields = batch_fields(1, 0, cols, n) | {"length": max(n, 1) * EVENT}
-    assert life.tell(wire.pack("batch", S, **fields))["type"] == "ack"
+    assert life.tell(messages.pack("batch", S, **fields))["type"] == "ack"
     life.finish()
     opened = Run(run)
     for name in EVENT_COLUMNS:
@@ -189,10 +189,10 @@ def test_events_of_any_content_are_stored_and_read(
     assert track(opened).events == n
 
 
-@pytest.mark.parametrize("start", [1 << 61, wire.MAX_OFFSET + 1, -1])
+@pytest.mark.parametrize("start", [1 << 61, messages.MAX_OFFSET + 1, -1])
 def test_a_ring_that_begins_where_no_ring_can(tmp_path: Path, start: int) -> None:
     life = Life(tmp_path / "run")
-    answer = life.tell(wire.pack("ring", S, ring=1, identity=identity(), start=start, final=False))
+    answer = life.tell(messages.pack("ring", S, ring=1, identity=identity(), start=start, final=False))
     assert (answer["type"], answer["what"], answer["ring"]) == ("refuse", "ring", 1)
     assert life.shard.rings == {}
 
@@ -201,8 +201,8 @@ def test_a_rank_that_cannot_be_is_unknown_and_its_events_are_kept(tmp_path: Path
     run = tmp_path / "run"
     life = Life(run)
     said = identity(rank=1 << 40, world_size=1 << 40, pid=1 << 31, attempt=-1, created_ns=1 << 63)
-    life.tell(wire.pack("ring", S, ring=1, identity=said, start=0, final=False))
-    life.tell(wire.pack("batch", S, **batch_fields(1, 0, columns(0, 4), 4)))
+    life.tell(messages.pack("ring", S, ring=1, identity=said, start=0, final=False))
+    life.tell(messages.pack("batch", S, **batch_fields(1, 0, columns(0, 4), 4)))
     life.finish()
     (process,) = Run(run).processes
     assert (process.rank, process.world_size, process.pid, process.attempt, process.events) == (None, -1, 0, 0, 4)

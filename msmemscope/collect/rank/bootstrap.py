@@ -173,7 +173,7 @@ def arm() -> None:
         _native.remember()
         return
     from msmemscope import _native
-    from msmemscope.collect.attach import attach, attached
+    from msmemscope.collect.rank.attach import attach, attached
     from msmemscope.collect.session import Session
     from msmemscope.errors import MemscopeError
 

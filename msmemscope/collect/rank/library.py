@@ -12,12 +12,12 @@ import sys
 import time
 
 from msmemscope import _native
-from msmemscope.collect.config import Config
-from msmemscope.collect.leaving import LAUNCHER, wait_at_exit
 from msmemscope.collect.place import LEAST_OUTPUT_BYTES, choose_place, free_bytes
 from msmemscope.collect.presence import CLOSING, join, process_start
+from msmemscope.collect.rank.leaving import LAUNCHER, wait_at_exit
 from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
+from msmemscope.options.declared import Config
 
 WAIT_S = 60.0
 

@@ -12,8 +12,8 @@ import os
 import sys
 
 from msmemscope import _native
+from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.collect.session import Session
-from msmemscope.collect.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.telling import tell
 
 TYPE_CHECKING = False

@@ -9,9 +9,10 @@ This is imported inside ranks, so it must cost next to nothing: no dataclasses, 
 
 from __future__ import annotations
 
-from msmemscope.collect import grammars
-from msmemscope.collect.facts import Facts
-from msmemscope.collect.settings import (
+from msmemscope.errors import UsageError
+from msmemscope.options import grammars
+from msmemscope.options.facts import Facts
+from msmemscope.options.settings import (
     DEFAULT_OUTPUT,
     DEFAULT_STACK_DEPTH,
     MAX_COMPONENT_BYTES,
@@ -25,7 +26,6 @@ from msmemscope.collect.settings import (
     Config,
     Watch,
 )
-from msmemscope.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

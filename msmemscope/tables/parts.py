@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msmemscope.run_files import Anchor
+from msmemscope.tables.run_files import Anchor
 
 # Key of a part's metadata: what the part holds of which ring, in the order of its rows:
 # {"<ring id, 16 hex digits>": {"first_row", "rows", "ranges": [[from_offset, to_offset], ...], "first_ts", "last_ts",

@@ -8,7 +8,7 @@ out, named in ``Run.skipped`` and counted in ``Run.unreadable_rows``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,40 +20,13 @@ import pyarrow.parquet as pq
 
 from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
-from msmemscope.parts import Bad, Part, open_parts
-from msmemscope.run_files import SCHEMA_VERSION, Anchor
+from msmemscope.tables.parts import Bad, Part, open_parts
+from msmemscope.tables.process import Process
+from msmemscope.tables.run_files import SCHEMA_VERSION, Anchor
+from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 from msmemscope.text import plain, plain_json
-from msmemscope.vocabulary import EVENT_COLUMNS
 
-MOST_RANKS = 1 << 20  # of a job: the missing ones are listed
 UNKNOWN_TEXT = "unknown"
-
-_ARROW = {"u1": pa.uint8(), "u4": pa.uint32(), "u8": pa.uint64(), "i2": pa.int16(), "i8": pa.int64()}
-EVENT_SCHEMA = pa.schema(
-    [pa.field(name, _ARROW[dtype[1:]], nullable=False) for name, dtype in EVENT_COLUMNS.items()]
-    + [pa.field("pid", pa.int32(), nullable=False), pa.field("ring", pa.uint64(), nullable=False)]
-)
-STRING_SCHEMA = pa.schema([("id", pa.uint64()), ("text", pa.string())])
-FRAME_SCHEMA = pa.schema(
-    [("id", pa.uint64()), ("file", pa.uint64()), ("function", pa.uint64()), ("line", pa.uint32()), ("kind", pa.uint8())]
-)
-STACK_SCHEMA = pa.schema([("id", pa.uint64()), ("kind", pa.uint8()), ("frames", pa.list_(pa.uint64()))])
-# What a process held on a device at ts; see UsageRow in aggregate/wire.py. Null: not known.
-USAGE_SCHEMA = pa.schema(
-    [
-        ("ts", pa.uint64()),
-        ("rank", pa.int32()),
-        ("pid", pa.int32()),
-        ("device", pa.string()),
-        ("used", pa.int64()),
-        ("total", pa.int64()),
-        ("process_used", pa.int64()),
-        ("rss", pa.int64()),
-        ("ring", pa.uint64()),
-        ("shared", pa.int64()),
-    ]
-)
-
 
 # Of run.json, what readers rely on; `annotation` as annotations.py reads it.
 _INFO = {
@@ -68,77 +41,6 @@ _INFO = {
     "usage": "dict[str, object]",
     "finished": "bool",
 }
-_INT32 = (
-    "rank",
-    "local_rank",
-    "world_size",
-    "group_rank",
-    "attempt",
-    "pid",
-    "ppid",
-    "ended_by",
-)  # as wide as in the tables
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process that recorded something. Times are CLOCK_MONOTONIC ns of its host."""
-
-    ring: int
-    rank: int | None
-    local_rank: int
-    world_size: int
-    group_rank: int
-    attempt: int
-    pid: int
-    ppid: int
-    parent_ring: int
-    host: str
-    program: str
-    role: str
-    created_ns: int
-    wall_offset_ns: int  # add to a ts of the process: wall clock
-    closed: bool = False  # it said goodbye: not killed
-    lost: dict[str, int] = field(default_factory=dict)  # kind -> events dropped because its ring was full
-    visible_devices: str = ""  # ASCEND_RT_VISIBLE_DEVICES as it held; empty: all cards, under the driver's numbers
-    not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see in this process
-    events: int = 0  # that stand in the tables
-    command: str = ""  # its command line or title, words separated by U+241F
-    ended_ns: int = 0  # when the agent saw that it had ended; 0: it had not, or nobody looked
-    ended_by: int = -1  # the signal that ended it; 0: it ended itself; -1: not known
-
-    @property
-    def is_main(self) -> bool:
-        """No process that was recorded started it."""
-        return self.parent_ring == 0
-
-    def logical_device(self, physical: int) -> int | None:
-        """What the process itself calls the driver's NPU `physical`; None for one that it cannot see."""
-        if not self.visible_devices:
-            return physical if physical >= 0 else None
-        listed = [text.strip() for text in self.visible_devices.split(",")]
-        return listed.index(str(physical)) if str(physical) in listed else None
-
-    @classmethod
-    def from_json(cls, entry: dict[str, Any]) -> Process:
-        """Raises KeyError, TypeError or ValueError for an entry that no aggregator writes."""
-        known = {name: entry[name] for name in cls.__dataclass_fields__ if name in entry}
-        for name in ("ring", "parent_ring"):
-            known[name] = int(known[name], 16)
-            if not 0 <= known[name] < 1 << 64:
-                raise ValueError(f"{name} is no ring")
-        for name, value in known.items():
-            annotation = str(cls.__annotations__[name])
-            if name not in ("ring", "parent_ring") and not is_of(value, annotation):
-                raise ValueError(f"{name} is {value!r:.100}, which is no {annotation}")
-        for name in _INT32:
-            if known.get(name) is not None and not -(1 << 31) <= known[name] < 1 << 31:
-                raise ValueError(f"{name} is {known[name]}, which is out of range")
-        if not 0 <= known.get("ended_ns", 0) < 1 << 63:
-            raise ValueError(f"ended_ns is {known['ended_ns']}, which is out of range")
-        if max(known.get("world_size", 0), known.get("rank") or 0) > MOST_RANKS:
-            raise ValueError(f"more than {MOST_RANKS:,} ranks")
-        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -342,9 +244,3 @@ class _Definitions:
             return None
         row = int(self._rows[at])
         return {name: self._table[name][row].as_py() for name in self._table.column_names}
-
-
-def layout_key(rank: int | None, created_ns: int, ring: int) -> tuple[int, int, int]:
-    """The order of rings within a part: ranks first, so that what is read together lies together. A matter of speed
-    only: a rank that becomes known later changes nothing but the place."""
-    return 1 << 62 if rank is None else rank, created_ns, ring

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from msmemscope.collect.dcmi import Card, Dcmi, DcmiError
+from msmemscope.collect.agent.dcmi import Card, Dcmi, DcmiError
 
 HANGS_S = 2.0
 FAILURES = 10  # in a row, then the cards are asked no more

@@ -1,7 +1,7 @@
 """A service before there is anything for it to do: it waits for that without the imports that it will need.
 
-``python isolated.py msmemscope.collect.standby SESSION_DIR MODULE RUN_DIR``. A program that records nothing, such as
-a short script without a framework, thus costs no import, and nobody waits for one at its end, not even for one that
+``python isolated.py msmemscope.collect.agent.standby SESSION_DIR MODULE RUN_DIR``. A program that records nothing, such
+as a short script without a framework, thus costs no import, and nobody waits for one at its end, not even for one that
 has begun. In: the session directory. Out: MODULE's main() in this very process, or status 0 when the program has ended
 and nothing was recorded.
 """
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     """The exit status of the service."""
     directory, module, run = arguments
     with suppress(OSError):  # from now on, or who looks for sessions that nobody serves would take this one
-        hold(os.path.join(directory, AGENT if module.endswith(".agent") else AGGREGATOR))
+        hold(os.path.join(directory, AGENT if ".agent." in module else AGGREGATOR))
     if not wait_for_work(directory, run) or not is_imported(module, directory, run):
         return 0
     return run_module(module, [directory])

@@ -10,9 +10,10 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
-from msmemscope.collect import grammars
-from msmemscope.collect.config import Parsed
-from msmemscope.collect.settings import (
+from msmemscope.errors import InputError
+from msmemscope.options import grammars
+from msmemscope.options.declared import Parsed
+from msmemscope.options.settings import (
     ANALYSES,
     COLLECT_MODES,
     DEFAULT_OUTPUT,
@@ -30,7 +31,6 @@ from msmemscope.collect.settings import (
     Config,
     Watch,
 )
-from msmemscope.errors import InputError
 
 
 def to_config_json(config: Config) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The agent: one thin process per node that moves batches from rings to the aggregator.
 
-``python -m msmemscope.collect.agent SESSION_DIR``. Started and, when it dies, restarted by the supervisor. For each
-ring in the session directory it cuts batches (in C++), sends them within a window, and gives the bytes back to the
+``python -m msmemscope.collect.agent.loop SESSION_DIR``. Started and, when it dies, restarted by the supervisor. For
+each ring in the session directory it cuts batches (in C++), sends them within a window, and gives the bytes back to the
 writers once the aggregator has acknowledged them. It keeps no state that it could not find again: a ring's header
 says what is acknowledged, and a spool file begins with its offset (spool.py). While the aggregator is away and a
 ring fills up, committed bytes move to the spool; when that is full too, writers drop and count.
@@ -33,17 +33,17 @@ from typing import Any
 import zmq
 
 from msmemscope._native import ObjectNames, keep_freed_memory
-from msmemscope.aggregate import wire
-from msmemscope.collect import unwatched
-from msmemscope.collect.feed import Feed
-from msmemscope.collect.lives import Lives
+from msmemscope.collect.agent import unwatched
+from msmemscope.collect.agent.feed import Feed
+from msmemscope.collect.agent.lives import Lives
+from msmemscope.collect.agent.spool import spool_directory
+from msmemscope.collect.agent.usage import Recorded, Usage, pid_namespace
+from msmemscope.collect.agent.watch import DirectoryWatch
 from msmemscope.collect.presence import AGENT, AGGREGATOR, CLOSING, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import AGENT_ID, DELETED_RINGS
-from msmemscope.collect.spool import spool_directory
-from msmemscope.collect.usage import Recorded, Usage, pid_namespace
-from msmemscope.collect.watch import DirectoryWatch
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
+from msmemscope.wire import messages
 
 EVENT_BYTES = 96
 _QUIET_INTERVALS = 5  # without a move, then nothing is going on
@@ -515,9 +515,9 @@ class Agent:
         message = self._usage.message(recorded)
         if message is not None:
             rows = message.pop("rows")
-            for first in range(0, max(len(rows), 1), wire.MAX_USAGE_ROWS):
-                part = rows[first : first + wire.MAX_USAGE_ROWS]
-                self._send("usage", layout=wire.USAGE_LAYOUT, **message, rows=part)
+            for first in range(0, max(len(rows), 1), messages.MAX_USAGE_ROWS):
+                part = rows[first : first + messages.MAX_USAGE_ROWS]
+                self._send("usage", layout=messages.USAGE_LAYOUT, **message, rows=part)
 
     # --- the aggregator -----------------------------------------------------------------------------------
 
@@ -543,7 +543,7 @@ class Agent:
 
     def _send(self, kind: str, **content: Any) -> None:
         assert self._socket is not None
-        self._socket.send(wire.pack(kind, self._name, **content), copy=False)
+        self._socket.send(messages.pack(kind, self._name, **content), copy=False)
 
     def _has_answers(self) -> bool:
         """Some that were not taken yet: with thousands of rings it was we who had no time."""
@@ -569,10 +569,10 @@ class Agent:
             except zmq.Again:
                 return False
             try:
-                message = wire.unpack(data, self._name, wire.SHARD_TYPES)
+                message = messages.unpack(data, self._name, messages.SHARD_TYPES)
                 if self._take(message):
                     return True
-            except wire.WireError as error:
+            except messages.WireError as error:
                 say(f"an answer of the aggregator was not understood: {error}")
 
     def _take(self, message: dict[str, Any]) -> bool:
@@ -592,9 +592,9 @@ class Agent:
         return False
 
     def _welcomed(self, message: dict[str, Any]) -> None:
-        self._epoch = wire.number(message, "epoch")
+        self._epoch = messages.number(message, "epoch")
         self._asked = time.monotonic()  # an answer; opening thousands of rings may have taken longer than our patience
-        stored = wire.mapping(message, "stored")
+        stored = messages.mapping(message, "stored")
         for feed in self._open_feeds():
             offset = int(stored.get(feed.id, 0))
             feed.acknowledge(offset)
@@ -602,10 +602,10 @@ class Agent:
             feed.announced = feed.final_sent = False
 
     def _acknowledged(self, message: dict[str, Any]) -> None:
-        feed = self._by_id.get(wire.number(message, "ring"))
+        feed = self._by_id.get(messages.number(message, "ring"))
         if feed is None or feed.done:
             return
-        offset = wire.number(message, "offset")
+        offset = messages.number(message, "offset")
         if feed.acknowledge(offset):
             self._progress = time.monotonic()
             self._patience_s = self._settings.silence_s
@@ -624,7 +624,7 @@ class Agent:
         self._tell(f"the aggregator refused a message: {message.get('reason')}")
         if "ring" not in message:
             return
-        feed = self._by_id.get(wire.number(message, "ring"))
+        feed = self._by_id.get(messages.number(message, "ring"))
         if feed is None or feed.done:
             return
         if message.get("what") == "ring":  # and so it would be for ever
@@ -636,7 +636,7 @@ class Agent:
             return
         # A batch that it cannot take would be refused for ever: left out, and counted on both sides.
         self._left_out["refused_batches"] += 1
-        after = wire.number(message, "offset") + wire.number(message, "length")
+        after = messages.number(message, "offset") + messages.number(message, "length")
         if feed.acked <= after <= feed.reader.head:
             feed.acknowledge(after)
             feed.rewind(after)
@@ -682,7 +682,7 @@ def say(text: str) -> None:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python -m msmemscope.collect.agent SESSION_DIR", file=sys.stderr)
+        print("usage: python -m msmemscope.collect.agent.loop SESSION_DIR", file=sys.stderr)
         return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; the supervisor tells us what follows
     keep_freed_memory()

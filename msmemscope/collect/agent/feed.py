@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msmemscope._native import RingReader, cut_bytes
-from msmemscope.collect.lives import Life
-from msmemscope.collect.spool import Spool
-from msmemscope.collect.usage import npus_in
+from msmemscope.collect.agent.lives import Life
+from msmemscope.collect.agent.spool import Spool
+from msmemscope.collect.agent.usage import npus_in
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ In: parsed values (config.py) or a stored record. Out: the values, and what foll
 from __future__ import annotations
 
 from msmemscope.annotations import is_of
-from msmemscope.collect.facts import Facts
+from msmemscope.options.facts import Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from msmemscope.collect.settings import (
+from msmemscope.options.settings import (
     ANALYSES,
     COLLECT_MODES,
     DEFAULT_STACK_DEPTH,

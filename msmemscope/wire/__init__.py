@@ -1,0 +1,1 @@
+"""What agents and shards say to each other: msgpack maps over ZeroMQ."""
