@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 # Far above the seconds that a program takes: it only ends a hang.
 LIMIT_S = 180
+# What a rank of a gloo job prints when it aborts at its end, after its last line. That race is torch's own: plain
+# torchrun of programs/clean/ddp_buckets.py meets it in some of a hundred runs of a loaded machine.
+RACE_AT_EXIT = "terminate called without an active exception"
+MOST_RACES = 2
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,17 @@ def torchrun(nproc: int, *argv: str | Path) -> list[str | Path]:
 
 
 def run_tool(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
-    """Run `argv` under the tool to its end; a hang ends with all of its processes killed and the test failed."""
+    """Run `argv` under the tool to its end, again where torch's race at exit ended it."""
+    outcome = _run_once(output, argv, **env)
+    for again in range(1, MOST_RACES + 1):
+        if outcome.status == 0 or RACE_AT_EXIT not in outcome.stderr:
+            break
+        outcome = _run_once(output.with_name(f"{output.name}-{again}"), argv, **env)
+    return outcome
+
+
+def _run_once(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
+    """Run `argv` under the tool; a hang ends with all of its processes killed and the test failed."""
     process = subprocess.Popen(
         tool(output, argv),
         env=environment(**env),
