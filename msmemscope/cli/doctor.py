@@ -33,19 +33,6 @@ from msmemscope.isolated import environment_of_service, isolated_command
 from msmemscope.options.settings import DEFAULT_OUTPUT, Config
 
 FRAMEWORKS = ("torch", "torch_npu", "mindspore")
-SOURCES = {
-    "c10": "allocations of torch on the cpu and on CUDA",
-    "cudart": "allocations from the CUDA driver",
-    "hal": "memory of the Ascend driver",
-    "acl": "start and end of ACL, and its errors",
-    "launch": "kernel launches of an NPU",
-    "msprof": "names of an NPU's kernels",
-    "kernel_times": "start and end of an NPU's kernels",
-    "mstx": "pools of torch_npu and MindSpore, marks and ranges",
-    "atb": "operators and tensors of ATB",
-    "loader": "libraries loaded later",
-}
-ASCEND_SOURCES = ("hal", "acl", "launch", "msprof", "kernel_times", "mstx", "atb")
 NPU_FRAMEWORKS = ("torch_npu", "mindspore")
 MACHINES = ("x86_64", "aarch64")
 FEW_FILES = 1024
@@ -188,22 +175,23 @@ def probe() -> list[dict[str, Any]]:
 
 
 def source_lines(source: str, rows: list[dict[str, Any]]) -> Iterator[Line]:
-    """The symbols of one source. `defined_in`: the library that has a symbol, none when no loaded one does;
-    `slots`: the places that call it, all of them patched."""
+    """The symbols of one source. `tells`: what is recorded through it; `home`: whose libraries have its symbols;
+    `defined_in`: the library that has a symbol, none when no loaded one does; `slots`: the places that call it, all of
+    them patched. The source says the first two (native/hook/patch.h)."""
+    home, tells = (str(rows[0].get(name) or "") for name in ("home", "tells"))
     # Destructors of the C++ library are watched while a structure of ATB's is read, and say nothing about ATB.
     own = [row for row in rows if row.get("defined_in") and "/libstdc++" not in str(row["defined_in"])]
-    if source in ASCEND_SOURCES and not own:
+    if home == "CANN" and not own:
         # Libraries of CANN are loaded when a program needs them; without any, a list of their symbols says nothing.
-        yield Line("ok", f"{source}: {SOURCES[source]}: watched for, {len(rows)} symbols, no library has them yet")
+        yield Line("ok", f"{source}: {tells}: watched for, {len(rows)} symbols, no library has them yet")
         return
     reached = any(row.get("defined_in") and int(row.get("slots") or 0) for row in rows)
-    # Without CUDA its symbols are rightly missing; torch without c10's is one that we do not know.
-    unknown = source == "c10" and bool(_version("torch"))
-    what = SOURCES.get(source, "its events")
+    # Without CUDA its symbols are rightly missing; an installed torch without c10's is one that we do not know.
+    unknown = bool(home) and bool(_version(home))
     if not reached and not unknown:
         what_else = "calls" if own else "has"
         yield Line(
-            "warn", f"{source}: {what} are not recorded here: no loaded library {what_else} its {len(rows)} symbols"
+            "warn", f"{source}: {tells} are not recorded here: no loaded library {what_else} its {len(rows)} symbols"
         )
         return
     missing = [str(row.get("symbol", "?")) for row in rows if not row.get("defined_in")]
@@ -221,8 +209,8 @@ def source_lines(source: str, rows: list[dict[str, Any]]) -> Iterator[Line]:
         else:
             yield Line("ok", f"{source}: {name} in {where}, patched in {slots} place{'s' if slots > 1 else ''}")
     if not reached:
-        advice = "this torch is not known to this version of msmemscope"
-        yield Line("missing", f"{source}: {what} are not recorded here", advice, fatal=True)
+        advice = f"this {home} is not known to this version of msmemscope"
+        yield Line("missing", f"{source}: {tells} are not recorded here", advice, fatal=True)
 
 
 def demangled(symbol: str) -> str:

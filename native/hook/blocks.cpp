@@ -1,5 +1,6 @@
 #include "hook/blocks.h"
 
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/live_table.h"
 #include "hook/selection.h"
@@ -219,7 +220,9 @@ void promote_remembered_blocks() noexcept {
     g_remembered_ranges.drain(record_remembered);
 }
 
-void forget_remembered_blocks_after_fork() noexcept {
+namespace {
+
+void begin_anew_in_child() noexcept {
     for (Name& name : g_names) {  // the child's ring defines its own strings
         name.literal.store(nullptr, std::memory_order_relaxed);
         name.id.store(0, std::memory_order_relaxed);
@@ -228,8 +231,10 @@ void forget_remembered_blocks_after_fork() noexcept {
     g_remembered_ranges.reset_after_fork(true);
     g_recorded_host.reset_after_fork(true);
     g_skipped.reset_after_fork(true);
-    forget_earlier_selection();
 }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
+}  // namespace
 
 u64 remembered_blocks() noexcept { return g_remembered.count(); }
 

@@ -49,7 +49,6 @@ void block_event(Kind kind, const Block& block) noexcept;
 
 // Called by memscope_start() when recording has come on.
 void promote_remembered_blocks() noexcept;
-void forget_remembered_blocks_after_fork() noexcept;
 u64 remembered_blocks() noexcept;
 
 }  // namespace memscope

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "hook/fork.h"
 #include "hook/recorder.h"
 #include "hook/spin_lock.h"
 
@@ -47,6 +48,14 @@ void read_variable() noexcept {
         report_lost("devices", "ASCEND_RT_VISIBLE_DEVICES is not a list of device numbers: devices keep the process's");
     }
 }
+
+// Another thread may have been reading it.
+void begin_anew_in_child() noexcept {
+    if (g_state.load(std::memory_order_relaxed) != State::READING) return;
+    g_count = 0;
+    g_state.store(State::UNREAD, std::memory_order_relaxed);
+}
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 

@@ -42,6 +42,10 @@ public:
     void keep_while_loaded(u64 unloads) noexcept {
         if (unloads == unloads_) return;
         unloads_ = unloads;
+        forget();
+    }
+
+    void forget() noexcept {
         count_ = calls_ = 0;
         for (KnownObject& object : objects_) object = KnownObject();
     }

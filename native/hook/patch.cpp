@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hook/elf.h"
+#include "hook/fork.h"
 #include "hook/interpreter.h"
 #include "hook/known_objects.h"
 #include "hook/spin_lock.h"
@@ -12,13 +13,10 @@
 namespace memscope {
 namespace {
 
-const HookTable* const kTables[] = {&kC10Hooks,    &kCudartHooks, &kHalHooks,  &kAclHooks,
-                                    &kLaunchHooks, &kAtbHooks,    &kMstxHooks, &kTorchNpuHooks};
-
 void* watching_dlsym(void* handle, const char* name) noexcept;
 std::atomic<void*> g_dlsym{nullptr};
 const Hook kDlsymHook[] = {{"dlsym", reinterpret_cast<void*>(watching_dlsym), &g_dlsym}};
-const HookTable kOwnHooks = {"loader", kDlsymHook, 1};
+const HookTable kOwnHooks = {"loader", "", "libraries loaded later", kDlsymHook, 1};
 
 std::atomic<bool> g_installed{false};
 std::atomic<bool> g_scanning{false};  // one scan at a time; others go on without waiting
@@ -35,8 +33,10 @@ template <typename Visit>
 void for_each_hook(const Visit& visit) noexcept {
     u32 position = 0;
     for (u32 i = 0; i < kOwnHooks.count; ++i) visit(kOwnHooks, kOwnHooks.hooks[i], position++);
-    for (const HookTable* table : kTables)  // hook_test counts them: none is beyond the last place
-        for (u32 i = 0; i < table->count && position < kMostHooks; ++i) visit(*table, table->hooks[i], position++);
+    // hook_test counts them: none is beyond the last place
+    for (const HookTable* const* table = begin_of_sources(); table != end_of_sources(); ++table)
+        for (u32 i = 0; i < (*table)->count && position < kMostHooks; ++i)
+            visit(**table, (*table)->hooks[i], position++);
 }
 
 template <typename Visit>
@@ -236,6 +236,15 @@ __attribute__((optimize("optimize-sibling-calls"))) void* watching_dlsym(void* h
     return real(handle, name);
 }
 
+// Another thread may have been looking through the objects: they are looked through again.
+void begin_anew_in_child() noexcept {
+    if (!g_scanning.load(std::memory_order_relaxed)) return;
+    g_known.forget();
+    g_loads_seen.store(0, std::memory_order_relaxed);
+    g_scanning.store(false, std::memory_order_relaxed);
+}
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
 }  // namespace
 
 u32 install_hooks() noexcept {
@@ -271,7 +280,7 @@ void describe_hooks(HookVisitor visit, void* context) noexcept {
         const void* original = hook.original->load(std::memory_order_relaxed);
         Dl_info info = {};
         const bool known = original != nullptr && dladdr(original, &info) != 0;
-        visit(context, table.source, hook.symbol, known ? info.dli_fname : nullptr, slots_of_hook[position]);
+        visit(context, table, hook.symbol, known ? info.dli_fname : nullptr, slots_of_hook[position]);
     });
 }
 

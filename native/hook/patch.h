@@ -15,6 +15,7 @@
 
 #include <atomic>
 
+#include "hook/gathered.h"
 #include "hook/known_objects.h"
 #include "record/record.h"
 
@@ -29,6 +30,8 @@ struct Hook {
 
 struct HookTable {
     const char* source;  // name shown by `doctor`
+    const char* home;    // whose libraries have its symbols, "CANN", or an importable package's name; "" for others
+    const char* tells;   // what is recorded through it, for `doctor`: "allocations from ..."
     const Hook* hooks;
     u32 count;
 };
@@ -36,15 +39,12 @@ struct HookTable {
 // Of all tables; a test fails when they are full.
 inline constexpr u32 kMostHooks = KnownObjects::kMostHooks;
 
-// The sources' tables, defined in native/source/*.cpp.
-extern const HookTable kC10Hooks;
-extern const HookTable kCudartHooks;
-extern const HookTable kHalHooks;     // the Ascend driver
-extern const HookTable kAclHooks;     // AscendCL: life cycle, page-locked memory, requests that failed
-extern const HookTable kLaunchHooks;  // kernel launches of AscendCL and the Ascend runtime
-extern const HookTable kAtbHooks;     // the Ascend Transformer Boost library
-// Streams of AscendCL, whose ids marks carry; requests that torch_npu's pool could not serve.
-extern const HookTable kMstxHooks, kTorchNpuHooks;
+// The sources' tables. A source enters its own at the end of its file: MEMSCOPE_SOURCE("c10", "torch", "allocations of
+// torch ...", kHooks);
+MEMSCOPE_GATHERED(sources, const HookTable)
+#define MEMSCOPE_SOURCE(name, home, tells, hooks)                                                                 \
+    static const ::memscope::HookTable k_source = {name, home, tells, hooks, sizeof(hooks) / sizeof((hooks)[0])}; \
+    MEMSCOPE_ENTER(sources, const ::memscope::HookTable, k_source_entry, &k_source)
 
 // Patches what is loaded now and arms the watch for later objects. Returns the number of slots that hold a
 // replacement afterwards.
@@ -55,7 +55,8 @@ void remove_hooks() noexcept;
 u32 objects_looked_through() noexcept;
 
 // For `doctor`: per hook, the object that defines it (nullptr: none is loaded) and the slots patched.
-using HookVisitor = void (*)(void* context, const char* source, const char* symbol, const char* defined_in, u32 slots);
+using HookVisitor = void (*)(void* context, const HookTable& source, const char* symbol, const char* defined_in,
+                             u32 slots);
 void describe_hooks(HookVisitor visit, void* context) noexcept;
 
 template <typename Function>

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -17,6 +16,7 @@
 
 #include "hook/blocks.h"
 #include "hook/devices.h"
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/identity.h"
 #include "hook/interpreter.h"
@@ -300,12 +300,10 @@ Steps g_steps = {};
 
 // --- fork and exit ---------------------------------------------------------------------------------------------
 
-// In a forked child only the forking thread lives. The parent's ring stays mapped for its step counter alone.
-void after_fork_in_child() {
+// The parent's ring stays mapped for its step counter alone.
+void begin_anew_in_child() noexcept {
     Recorder& self = g_recorder;
     t_tid = 0;
-    t_inside = 0;
-    forget_remembered_blocks_after_fork();
     g_steps.locked.store(false, std::memory_order_relaxed);
     if (self.state.load(std::memory_order_relaxed) == State::CLOSED) return;
     const RingHeader* parent = self.ring.is_open() ? self.ring.header : nullptr;
@@ -322,7 +320,7 @@ void after_fork_in_child() {
     self.state.store(State::CLOSED, std::memory_order_release);
 }
 
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 __attribute__((destructor)) void say_goodbye() {
     if (g_recorder.state.load(std::memory_order_acquire) == State::OPEN)
@@ -330,6 +328,11 @@ __attribute__((destructor)) void say_goodbye() {
 }
 
 }  // namespace
+
+void record_nothing_in_child() noexcept {
+    g_watch.store(Watch::OFF, std::memory_order_relaxed);
+    if (has_ring()) tell_unwatched(EINTR);
+}
 
 bool ensure_ring() noexcept { return open_once(); }
 bool has_ring() noexcept { return g_recorder.state.load(std::memory_order_acquire) == State::OPEN; }

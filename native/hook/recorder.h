@@ -64,6 +64,8 @@ bool has_room_for_whole_stacks() noexcept;
 // Makes sure that there is a ring, so that the intern tables may be used. False: this process records nothing.
 bool ensure_ring() noexcept;
 bool has_ring() noexcept;
+// For fork.cpp: this process was forked in the middle of a hook.
+void record_nothing_in_child() noexcept;
 
 // A META event. Call inside a Guard, with a ring.
 void emit_meta(const char* key, const char* value) noexcept;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "hook/fork.h"
 #include "hook/recorder.h"
 
 namespace memscope {
@@ -29,14 +30,16 @@ void narrow(std::atomic<u32>& earlier, u32 old, u32 next) noexcept {
     g_selection.has_narrowed.store(true);
 }
 
-}  // namespace
-
-void forget_earlier_selection() noexcept {
+// What was recorded is the parent's.
+void begin_anew_in_child() noexcept {
     g_selection.has_narrowed.store(false);
     g_selection.earlier.cpu.store(0);
     g_selection.earlier.npu.store(0);
     g_selection.earlier.cuda.store(0);
 }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
+}  // namespace
 
 }  // namespace memscope
 

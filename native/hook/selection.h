@@ -51,9 +51,6 @@ inline bool was_selected(DeviceType type, i16 device) noexcept {
     return g_selection.has_narrowed.load(std::memory_order_relaxed) && g_selection.earlier.has(type, device);
 }
 
-// In a forked child: what was recorded is the parent's.
-void forget_earlier_selection() noexcept;
-
 }  // namespace memscope
 
 // `list`: auto, cpu, npu, npu:N, cuda, cuda:N, separated by commas. Unknown words are ignored: the option was

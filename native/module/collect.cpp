@@ -35,9 +35,11 @@ py::list walked_frames(unsigned depth) {
 py::list hooks() {
     py::list rows;
     memscope_describe_hooks(
-        [](void* context, const char* source, const char* symbol, const char* defined_in, u32 slots) {
+        [](void* context, const HookTable& source, const char* symbol, const char* defined_in, u32 slots) {
             py::dict row;
-            row["source"] = source;
+            row["source"] = source.source;
+            row["home"] = source.home;
+            row["tells"] = source.tells;
             row["symbol"] = symbol;
             row["defined_in"] = defined_in == nullptr ? py::object(py::none()) : py::str(defined_in);
             row["slots"] = slots;
@@ -88,7 +90,7 @@ void bind_collect(py::module_& module) {
                "Patches every loaded object; the number of slots that are ours.");
     module.def("remove_hooks", &memscope_remove_hooks);
     module.def("lost", &lost, "What sources cannot see here: (source, text).");
-    module.def("hooks", &hooks, "Per hooked symbol: source, symbol, defined_in, slots.");
+    module.def("hooks", &hooks, "Per hooked symbol: source, home, tells, symbol, defined_in, slots.");
     module.def("start", &memscope_start);
     module.def("stop", &memscope_stop);
     module.def("remember", &memscope_remember, "From off to remembering blocks, until start().");

@@ -217,6 +217,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kAclHooks = {"acl", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("acl", "CANN", "start and end of ACL, and its errors", kHooks);
 
 }  // namespace memscope

@@ -461,6 +461,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kAtbHooks = {"atb", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("atb", "CANN", "operators and tensors of ATB", kHooks);
 
 }  // namespace memscope

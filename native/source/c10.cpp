@@ -103,6 +103,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kC10Hooks = {"c10", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("c10", "torch", "allocations of torch on the cpu and on CUDA", kHooks);
 
 }  // namespace memscope

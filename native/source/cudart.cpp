@@ -141,6 +141,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kCudartHooks = {"cudart", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("cudart", "", "allocations from the CUDA driver", kHooks);
 
 }  // namespace memscope

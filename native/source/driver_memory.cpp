@@ -1,6 +1,6 @@
 #include "source/driver_memory.h"
 
-#include <pthread.h>
+#include "hook/fork.h"
 
 namespace memscope {
 namespace {
@@ -68,13 +68,13 @@ void remember_and_tell(const LiveBlock& known) noexcept {
 }
 
 // The blocks are the parent's: a child has no use of the card that it had before fork().
-void forget_after_fork() {
+void begin_anew_in_child() noexcept {
     g_live.reset_after_fork(true);
     for (LiveBytes& device : g_bytes)
         if (device.bytes.load(std::memory_order_relaxed) != 0) device.bytes.store(0, std::memory_order_relaxed);
 }
 
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, forget_after_fork); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 

@@ -221,6 +221,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kHalHooks = {"hal", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("hal", "CANN", "memory of the Ascend driver", kHooks);
 
 }  // namespace memscope

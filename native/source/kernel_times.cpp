@@ -13,6 +13,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
@@ -325,7 +326,7 @@ LogState open_log(u32 device) noexcept {
     return LogState::FAILED;
 }
 
-void after_fork_in_child() {
+void begin_anew_in_child() noexcept {
     g_reader.store(ReaderState::NONE, std::memory_order_relaxed);
     for (Log& log : g_logs) {
         log.state.store(LogState::NONE, std::memory_order_relaxed);
@@ -335,7 +336,7 @@ void after_fork_in_child() {
     g_tasks.clear_after_fork();
     for (auto* count : {&g_launched, &g_timed, &g_forgotten, &g_foreign}) count->store(0, std::memory_order_relaxed);
 }
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 

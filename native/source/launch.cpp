@@ -6,10 +6,10 @@
 // No stacks: a launch is told apart by its kernel, and there are too many.
 #include "source/launch.h"
 
-#include <pthread.h>
 #include <initializer_list>
 
 #include "hook/devices.h"
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
@@ -157,8 +157,8 @@ const Hook kHooks[] = {
 };
 
 // The child's reader is not there yet, and neither is a log of its own.
-void after_fork_in_child() { t_launch = {0, false, false, kAsk}; }
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+void begin_anew_in_child() noexcept { t_launch = {0, false, false, kAsk}; }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 
@@ -180,6 +180,6 @@ void task_launched(const Task& task, u64 name) noexcept {
     emit_launch(task, name, ts);
 }
 
-extern const HookTable kLaunchHooks = {"launch", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("launch", "CANN", "launches, names and times of an NPU's kernels", kHooks);
 
 }  // namespace memscope

@@ -5,9 +5,9 @@
 // the launch, the task that a launch became, with that number for its name.
 #include "source/msprof.h"
 
-#include <pthread.h>
 #include <cstring>
 
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
@@ -113,12 +113,12 @@ Reports register_callbacks() noexcept {
     return Reports::STARTED;
 }
 
-void after_fork_in_child() {
+void begin_anew_in_child() noexcept {
     g_names.unlock_after_fork();
     if (g_reports.load(std::memory_order_relaxed) == Reports::STARTING)
         g_reports.store(Reports::NONE, std::memory_order_relaxed);
 }
-__attribute__((constructor)) void register_fork_handler() { pthread_atfork(nullptr, nullptr, after_fork_in_child); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 

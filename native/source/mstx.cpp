@@ -7,7 +7,6 @@
 //
 // Which texts mean something: a range of the default domain named `step start` is a step. Everything else is recorded
 // as it is.
-#include <pthread.h>
 #include <cstring>
 
 #include "hook/guard.h"
@@ -198,12 +197,6 @@ unsigned fill(const Functions& functions, GetTable get_table) noexcept {
     return filled;
 }
 
-void after_fork_in_child() {
-    reset_domains_after_fork();
-    reset_pools_after_fork();
-    reset_streams_after_fork();
-}
-
 }  // namespace
 }  // namespace memscope::mstx
 
@@ -211,8 +204,6 @@ void after_fork_in_child() {
 extern "C" __attribute__((visibility("default"))) int InitInjectionMstx(memscope::mstx::GetTable get_table) {
     using namespace memscope::mstx;
     if (get_table == nullptr) return 1;
-    static std::atomic<bool> prepared{false};
-    if (!prepared.exchange(true)) pthread_atfork(nullptr, nullptr, after_fork_in_child);
     unsigned filled = 0;
     for (const Functions& functions : kFunctions) filled += fill(functions, get_table);
     return filled == 0;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "hook/fork.h"
 #include "hook/recorder.h"
 #include "hook/spin_lock.h"
 
@@ -65,6 +66,11 @@ const Domain* domain_of(const void* handle) noexcept {
     return at / sizeof(Domain) < g_count.load(std::memory_order_acquire) ? static_cast<const Domain*>(handle) : nullptr;
 }
 
-void reset_domains_after_fork() noexcept { g_adding.store(false, std::memory_order_relaxed); }
+namespace {
+
+void begin_anew_in_child() noexcept { g_adding.store(false, std::memory_order_relaxed); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
+}  // namespace
 
 }  // namespace memscope::mstx

@@ -21,6 +21,4 @@ Domain* domain_named(const char* name) noexcept;
 // The domain behind a handle, or nullptr when it is not one of ours.
 const Domain* domain_of(const void* handle) noexcept;
 
-void reset_domains_after_fork() noexcept;
-
 }  // namespace memscope::mstx

@@ -4,6 +4,7 @@
 
 #include "hook/blocks.h"
 #include "hook/devices.h"
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/live_table.h"
 
@@ -209,12 +210,17 @@ i64 used_bytes(Pool pool, i16 device) noexcept {
     return account->used.load(std::memory_order_relaxed);
 }
 
+namespace {
+
 // The blocks stay known: a card cannot be used in a forked child, but its pool's frees run there at exit.
-void reset_pools_after_fork() noexcept {
+void begin_anew_in_child() noexcept {
     g_regions.reset_after_fork(false);
     g_handles.reset_after_fork(false);
     g_heaps.reset_after_fork(false);
 }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
+}  // namespace
 
 }  // namespace memscope::mstx
 

@@ -22,8 +22,6 @@ void unregister_regions(const Domain* domain, const RegionsUnregisterBatch* batc
 // Bytes that the pool has handed out on a physical device, or kUnknown when not every block was seen.
 i64 used_bytes(Pool pool, i16 device) noexcept;
 
-void reset_pools_after_fork() noexcept;
-
 }  // namespace memscope::mstx
 
 // Calls and blocks that were ignored because they made no sense.

@@ -1,5 +1,6 @@
 #include "source/mstx_streams.h"
 
+#include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/live_table.h"
 #include "hook/patch.h"
@@ -66,6 +67,9 @@ const Hook kHooks[] = {
     {"aclrtStreamGetId", nullptr, &g_get_id},
 };
 
+void begin_anew_in_child() noexcept { g_streams.reset_after_fork(false); }
+MEMSCOPE_AFTER_FORK(begin_anew_in_child);
+
 }  // namespace
 
 namespace mstx {
@@ -76,10 +80,8 @@ u64 stream_id(const void* stream) noexcept {
     return g_streams.find(address, known) ? known.attr : address;
 }
 
-void reset_streams_after_fork() noexcept { g_streams.reset_after_fork(false); }
-
 }  // namespace mstx
 
-extern const HookTable kMstxHooks = {"mstx", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("mstx", "CANN", "pools of torch_npu and MindSpore, marks and ranges", kHooks);
 
 }  // namespace memscope

@@ -10,6 +10,4 @@ namespace memscope::mstx {
 // it.
 u64 stream_id(const void* stream) noexcept;
 
-void reset_streams_after_fork() noexcept;
-
 }  // namespace memscope::mstx

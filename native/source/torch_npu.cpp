@@ -81,6 +81,6 @@ const Hook kHooks[] = {
 
 }  // namespace
 
-extern const HookTable kTorchNpuHooks = {"torch_npu", kHooks, sizeof kHooks / sizeof kHooks[0]};
+MEMSCOPE_SOURCE("torch_npu", "CANN", "memory that torch_npu's pool could not give", kHooks);
 
 }  // namespace memscope

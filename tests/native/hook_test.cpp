@@ -66,8 +66,8 @@ CASE(a_process_that_records_nothing_leaves_no_file) {
 CASE(every_source_has_room_for_its_hooks) {
     std::vector<std::string> hooks;
     memscope_describe_hooks(
-        [](void* context, const char* source, const char* symbol, const char*, u32) {
-            static_cast<std::vector<std::string>*>(context)->push_back(std::string(source) + " " + symbol);
+        [](void* context, const HookTable& source, const char* symbol, const char*, u32) {
+            static_cast<std::vector<std::string>*>(context)->push_back(std::string(source.source) + " " + symbol);
         },
         &hooks);
     CHECK_EQUAL(hooks.front(), "loader dlsym");

@@ -459,14 +459,18 @@ def test_a_program_is_found_as_the_shell_finds_it(tmp_path: Path, monkeypatch: p
 
 
 def rows(slots: int) -> list[dict[str, object]]:
+    c10 = {"source": "c10", "home": "torch", "tells": "allocations of torch"}
+    cudart = {"source": "cudart", "home": "", "tells": "allocations from the CUDA driver"}
+    atb = {"source": "atb", "home": "CANN", "tells": "operators and tensors of ATB"}
+    hal = {"source": "hal", "home": "CANN", "tells": "memory of the Ascend driver"}
     return [
-        {"source": "c10", "symbol": "alloc_a", "defined_in": "/lib/libc10.so" if slots else None, "slots": slots},
-        {"source": "c10", "symbol": "alloc_b", "defined_in": "/lib/libc10.so" if slots else None, "slots": 0},
-        *({"source": "cudart", "symbol": f"cuda{n}", "defined_in": None, "slots": 0} for n in range(5)),
-        {"source": "atb", "symbol": "Execute", "defined_in": None, "slots": 0},
-        {"source": "atb", "symbol": "~basic_string", "defined_in": "/lib/libstdc++.so.6", "slots": 0},
-        {"source": "hal", "symbol": "halMemAlloc", "defined_in": None, "slots": 0},
-        {"source": "hal", "symbol": "halMemFree", "defined_in": None, "slots": 0},
+        {**c10, "symbol": "alloc_a", "defined_in": "/lib/libc10.so" if slots else None, "slots": slots},
+        {**c10, "symbol": "alloc_b", "defined_in": "/lib/libc10.so" if slots else None, "slots": 0},
+        *({**cudart, "symbol": f"cuda{n}", "defined_in": None, "slots": 0} for n in range(5)),
+        {**atb, "symbol": "Execute", "defined_in": None, "slots": 0},
+        {**atb, "symbol": "~basic_string", "defined_in": "/lib/libstdc++.so.6", "slots": 0},
+        {**hal, "symbol": "halMemAlloc", "defined_in": None, "slots": 0},
+        {**hal, "symbol": "halMemFree", "defined_in": None, "slots": 0},
         {"source": "msprof", "lost": "libprofapi.so refused our callbacks"},
     ]
 
