@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from msmemscope.folds.segments import SITE_KEY, Mappings
+from msmemscope.folds.segments import SITE_KEY, Mappings, of_process
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Table, Tracked
@@ -44,7 +44,7 @@ def alive_at_last_step(tracked: Tracked, held: Callable[[int], HeldBlocks | None
         if found is None:
             continue
         blocks = found.at_last_step(tracked.reached.get(number, 0))
-        pieces.append(blocks | {"process": np.full(len(blocks["ptr"]), number, np.uint32)})
+        pieces.append(of_process(number, blocks))
         mappings[number] = found.mappings
     if not pieces:
         return {}, {}

@@ -19,6 +19,7 @@ import pyarrow as pa
 from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, merge
+from msmemscope.folds.segments import of_process
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
@@ -232,10 +233,9 @@ def _stacked(tables: Mapping[int, RingTables], name: str) -> Table:
     pieces: list[Table] = []
     for number, one in tables.items():
         piece: Table = getattr(one, name)
-        pieces.append(piece | {"process": np.full(len(piece["process"]), number, np.uint32)})
+        pieces.append(of_process(number, piece))
     if not pieces:
-        empty: Table = getattr(RingFold(0).tables().reaching(0), name)
-        return empty
+        return of_process(0, getattr(RingFold(0).tables().reaching(0), name))
     return {
         column: [text for piece in pieces for text in piece[column]]
         if isinstance(pieces[0][column], list)

@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msmemscope._kernel import BlockLives
-from msmemscope.analysis.blocks import TRACKER_COLUMNS, Table, event_columns, rows_by_ring
-from msmemscope.vocabulary import Kind
+import numpy as np
+
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.blocks import Table, event_columns, rows_by_ring
+from msmemscope.folds.ring_fold import COLUMNS
+from msmemscope.folds.segments import of_process
 
 if TYPE_CHECKING:
     from msmemscope.tables.run import Run
 
-_COLUMNS = (*TRACKER_COLUMNS, "name", "attr")
-# STEP too: a block's free_step is that of its process, which other events may have moved on.
-_KINDS = (Kind.MALLOC, Kind.FREE, Kind.MAP, Kind.UNMAP, Kind.STEP)
+_FEW_SITES = 1  # nobody asks for them here; a life has its own stacks
 
 
 def follow_lives(
@@ -35,25 +36,26 @@ def follow_lives(
     progress: called after every batch with the number of events gone through. Memory does not depend on the number of
     events, but on that of live blocks.
     """
-    lives = BlockLives()
     index = {process.ring: number for number, process in enumerate(run.processes)}
-    for number, process in enumerate(run.processes):
-        lives.add_process(number, -1 if process.parent_ring == 0 else index.get(process.parent_ring, number))
+    trackers = [BlockTracker(_FEW_SITES, lives=True) for _ in run.processes]
     done = 0
-    for batch in run.events(columns=[*_COLUMNS, "ring"], kinds=_KINDS):
-        columns = event_columns(batch, _COLUMNS)
+    for batch in run.events(columns=[*COLUMNS, "ring"]):
+        columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             if ring not in index:
                 continue
             part = {name: column[rows] for name, column in columns.items()}
-            ended = lives.feed(index[ring], len(part["kind"]), part)
-            if len(ended["ptr"]):
-                take(index[ring], ended)
+            tracker = trackers[index[ring]]
+            tracker.feed(len(part["kind"]), part)
+            if tracker.ended_lives:
+                take(index[ring], tracker.take_ended_lives())
         done += batch.num_rows
         if progress is not None:
             progress(done)
-    for number in index.values():
-        alive = lives.alive(number)
-        if len(alive["ptr"]):
-            take(number, alive)
-    return lives.segments()
+    for number, tracker in enumerate(trackers):
+        going = tracker.going_lives()
+        if len(going["ptr"]):
+            take(number, going)
+    segments = [of_process(number, tracker.segments()) for number, tracker in enumerate(trackers)]
+    segments.append(of_process(0, BlockTracker().segments()))
+    return {name: np.concatenate([one[name] for one in segments]) for name in segments[0]}

@@ -1,6 +1,6 @@
 """Where a step ends before the next one begins: at the end of its mstx range.
 
-In: the events of one process, in the order of its ring. Out: the rows behind which a step has ended. A step that any
+In: the events of one process, in the order of its ring. Out: which of them lie between two steps. A step that any
 other source told (msmemscope.step(), an optimizer) ends where the next begins, whatever ranges lie in it.
 """
 
@@ -29,10 +29,6 @@ class StepEnds:
         self._is_range = False  # the newest step is an mstx range
         self._is_between = False  # it has ended, and the next has not begun
         self._step = 0
-
-    def ends(self, columns: Columns) -> list[tuple[int, int]]:
-        """(row, step): the row is the end of that step."""
-        return [(row, self._step) for row, ended in self._changes(columns) if ended]
 
     def outside(self, columns: Columns) -> npt.NDArray[np.bool_]:
         """Of every row whether it lies between two steps."""

@@ -33,13 +33,12 @@ class Blocks:
     """The blocks of one process."""
 
     def __init__(self) -> None:
-        self._tracker = BlockTracker()
-        self._tracker.add_process(0, -1)
+        self._tracker = BlockTracker(max_sites=1)
 
     def follow(self, rows: Columns) -> Followed:
         n = len(rows["ts"])
         columns: dict[str, Any] = {**rows, **{name: np.zeros(n, np.dtype(EVENT_COLUMNS[name])) for name in _TOTALS}}
-        known = self._tracker.feed(0, n, columns, True)
+        known = self._tracker.feed(n, columns, True)
         assert known is not None
         return Followed(known["allocation_id"].astype(np.int64), known["size"], known["ended_id"], known["ended_size"])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.folds.segments import Layout, Mappings, PoolSpace, counted_once, lay_out, whole_pages
+from msmemscope.folds.segments import Layout, Mappings, PoolSpace, counted_once, lay_out, of_process, whole_pages
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 if TYPE_CHECKING:
@@ -177,12 +177,12 @@ class IncidentFold:
         self.found.append(incident)
 
     def _describe(self, incident: Incident, tracker: BlockTracker, mappings: Mappings) -> None:
-        live = tracker.live()
+        live = of_process(0, tracker.live())
         layout = lay_out(live, {0: mappings})
         pieces = self._pieces(incident, live, layout)
         incident.piece_bytes = int(live["size"][pieces].sum())
         keep = counted_once(live, layout) & _here(live, incident) & ~pieces
-        incident.alive = {name: column[keep] for name, column in live.items()}
+        incident.alive = {name: column[keep] for name, column in live.items() if name != "process"}
         incident.alive["segment_allocation_id"] = layout.segment_allocation_id[keep]
         incident.driver_bytes = self._driver_bytes(live, _here(live, incident))
         incident.spaces = _spaces(layout, incident)

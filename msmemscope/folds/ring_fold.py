@@ -44,7 +44,6 @@ COLUMNS = (
 
 SITE_COLUMNS = frozenset(
     [
-        "process",
         "device_type",
         "device",
         "pool",
@@ -72,7 +71,7 @@ class RingFold:
     def __init__(self, ring: int, *, has_parent: bool = False) -> None:
         self.ring = ring
         self._tracker = BlockTracker(MAX_SITES, MAX_RUNS)
-        self._tracker.add_process(0, 0 if has_parent else -1)
+        self._tracker.set_parent(has_parent)
         self._has_parent = has_parent
         self._mappings = MappingFold()
         self._incidents = IncidentFold(ring)
@@ -84,7 +83,7 @@ class RingFold:
         """Another process forked or started it: what it frees may have been its parent's."""
         if has_parent != self._has_parent:
             self._has_parent = has_parent
-            self._tracker.add_process(0, 0 if has_parent else -1)
+            self._tracker.set_parent(has_parent)
 
     def take(self, n: int, columns: Mapping[str, Any]) -> None:
         """The next n events. columns: COLUMNS as buffers of the vocabulary's types, of n values each or of one that
@@ -96,30 +95,30 @@ class RingFold:
             if self._incidents.is_waiting or _RARE[kinds].any():
                 self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
             else:
-                self._tracker.feed(0, n, columns)
+                self._tracker.feed(n, columns)
             self.events += n
 
     def tables(self) -> RingTables:
         """What is known now."""
         with self._lock:
             tracker = self._tracker
-            facts = {name: column[0] for name, column in tracker.processes().items()}
+            facts = tracker.facts()
             incidents = tuple(replace(one, failures=list(one.failures)) for one in self._incidents.found)
             return RingTables(
                 ring=self.ring,
-                events=int(facts["events"]),
+                events=facts["events"],
                 sites={name: column for name, column in tracker.sites().items() if name in SITE_COLUMNS},
                 steps=tracker.steps(),
                 anomalies=tracker.anomalies(),
                 sums=tracker.sums(),
                 ages=tracker.ages(),
-                sum_stride=tracker.sum_stride,
-                window=int(facts["window"]),
-                first_step=int(facts["first_step"]),
-                step=int(facts["step"]),
-                step_stack=int(facts["step_stack"]),
-                boundaries=int(facts["boundaries"]),
-                launches=int(facts["launches"]),
+                sum_stride=facts["sum_stride"],
+                window=facts["window"],
+                first_step=facts["first_step"],
+                step=facts["step"],
+                step_stack=facts["step_stack"],
+                boundaries=facts["boundaries"],
+                launches=facts["launches"],
                 begins=tracker.begins(),
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
@@ -138,13 +137,13 @@ class RingFold:
             self._follow(columns, begin, row)
             one = {name: column[row : row + 1] for name, column in columns.items()}
             if columns["kind"][row] != Kind.OOM:
-                self._tracker.feed(0, 1, one)
+                self._tracker.feed(1, one)
                 self._mappings.take(one, self._tracker.step)
             elif columns["aux"][row] == 0:
                 self._incidents.fail(one, 0, self._tracker, self._mappings.now)
-                self._tracker.feed(0, 1, one)
+                self._tracker.feed(1, one)
             else:
-                self._tracker.feed(0, 1, one)
+                self._tracker.feed(1, one)
             begin = row + 1
         self._follow(columns, begin, n)
 
@@ -154,7 +153,7 @@ class RingFold:
         piece = {name: column[begin:end] for name, column in columns.items()}
         if self._incidents.is_waiting:
             self._incidents.follow(piece)
-        self._tracker.feed(0, end - begin, piece)
+        self._tracker.feed(end - begin, piece)
 
 
 def _whole(name: str, column: Any, n: int) -> Any:

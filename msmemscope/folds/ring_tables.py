@@ -21,7 +21,7 @@ Table = dict[str, Any]  # column name -> numpy array, all of one length
 
 @dataclass(frozen=True)
 class RingTables:
-    """The tables of native/kernel/tables.h of one ring (`process` is 0 in all of them), and facts beside them.
+    """The tables of native/kernel/tables.h of one ring, and facts beside them.
 
     step is the open step, first_step that of its first event; both say nothing without events. step_stack: Python stack
     of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the

@@ -112,8 +112,14 @@ class Layout:
     pools: tuple[PoolSpace, ...]
 
 
+def of_process(number: int, table: Table) -> Table:
+    """A table of one ring as it stands beside those of others: with the column `process`."""
+    rows = max(map(len, table.values()), default=0)
+    return {"process": np.full(rows, number, np.uint32)} | table
+
+
 def lay_out(live: Table, mappings: Mapping[int, Mappings] | None = None) -> Layout:
-    """The segments of a `live` table; mappings: process -> its mapped ranges."""
+    """The segments of a `live` table of processes; mappings: process -> its mapped ranges."""
     n = len(live["ptr"])
     segment = np.full(n, -1, np.int64)
     driver = is_driver(live)

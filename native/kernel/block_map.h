@@ -1,10 +1,9 @@
 // The live blocks of one pool, by address: an open-addressing hash table with the blocks stored in the slots.
 //
 // One memory event costs one probe here, so this table decides the tracker's speed. Linear probing keeps a probe
-// within one or two cache lines, and erasing shifts the following entries back instead of leaving tombstones, so
+// within one or two cache lines, and erasing shifts the following blocks back instead of leaving tombstones, so
 // endless churn at the same addresses does not slow it down. It grows at 70 % and never shrinks: 56 bytes per slot,
-// that is 80 to 160 bytes per live block at its fullest. BlockMap is the tracker's; block_lives.h keeps larger entries,
-// by their number.
+// that is 80 to 160 bytes per live block at its fullest.
 #pragma once
 
 #include <cstddef>
@@ -15,96 +14,98 @@
 
 namespace memscope::kernel {
 
+// A handle of physical memory is no address, though it may equal one; no address of a process has the top bit.
+inline constexpr u64 kHandleBit = u64{1} << 63;
+
 struct Block {
-    u64 ptr = 0;
-    u64 id = 0;  // number of the allocation within its process, from 1; 0 marks an empty slot
+    u64 ptr = 0;  // with kHandleBit where it is a handle
+    u64 id = 0;   // number of the allocation within its process, from 1; 0 marks an empty slot
     i64 size = 0;
     u64 ts = 0;
     u32 site = 0;
     u32 step = 0;
     u32 tid = 0;
     u32 launches = 0;  // kernels that its process had launched before it
+    u32 life = 0;      // what block_lives.h knows of it beside this
     u8 flags = 0;
+
+    u64 address() const noexcept { return ptr & ~kHandleBit; }
 };
 static_assert(sizeof(Block) == 56);
 
-// Entry: has a member `id`, 0 in an empty slot. Key: the member it is looked up by.
-template <typename Entry, u64 Entry::* Key>
-class EntryMap {
+class BlockMap {
 public:
     std::size_t size() const noexcept { return count_; }
 
-    const Entry* find(u64 key) const noexcept {
+    const Block* find(u64 ptr) const noexcept {
         if (count_ == 0) return nullptr;
-        for (std::size_t at = home(key);; at = (at + 1) & mask_) {
-            const Entry& slot = slots_[at];
+        for (std::size_t at = home(ptr);; at = (at + 1) & mask_) {
+            const Block& slot = slots_[at];
             if (slot.id == 0) return nullptr;
-            if (slot.*Key == key) return &slot;
+            if (slot.ptr == ptr) return &slot;
         }
     }
 
-    // Asks the processor for the slot of `key` ahead of its use.
-    void prefetch(u64 key) const noexcept {
-        if (count_ != 0) __builtin_prefetch(&slots_[home(key)], 1);
+    // Asks the processor for the slot of an address ahead of its use.
+    void prefetch(u64 ptr) const noexcept {
+        if (count_ != 0) __builtin_prefetch(&slots_[home(ptr)], 1);
     }
 
-    // The slot of `key`: that of the block that lives there, or an empty one (id 0) that the caller fills at once.
-    Entry& claim(u64 key) {
+    // The slot of an address: that of the block that lives there, or an empty one (id 0) that the caller fills at once.
+    Block& claim(u64 ptr) {
         if ((count_ + 1) * 10 > slots_.size() * 7) grow();
-        std::size_t at = home(key);
-        while (slots_[at].id != 0 && slots_[at].*Key != key) at = (at + 1) & mask_;
+        std::size_t at = home(ptr);
+        while (slots_[at].id != 0 && slots_[at].ptr != ptr) at = (at + 1) & mask_;
         if (slots_[at].id == 0) ++count_;
         return slots_[at];
     }
 
     // Removes a block that find() returned. Every pointer into the table is void afterwards.
-    void erase(const Entry* block) noexcept {
+    void erase(const Block* block) noexcept {
         std::size_t hole = static_cast<std::size_t>(block - slots_.data());
         for (std::size_t at = (hole + 1) & mask_; slots_[at].id != 0; at = (at + 1) & mask_) {
-            // An entry may move back into the hole only if that is not before its home.
-            const std::size_t from_home = (at - home(slots_[at].*Key)) & mask_;
+            // A block may move back into the hole only if that is not before its home.
+            const std::size_t from_home = (at - home(slots_[at].ptr)) & mask_;
             const std::size_t from_hole = (at - hole) & mask_;
             if (from_home >= from_hole) {
                 slots_[hole] = slots_[at];
                 hole = at;
             }
         }
-        slots_[hole] = Entry{};
+        slots_[hole] = Block{};
         --count_;
     }
 
     template <typename Visit>
     void each(Visit&& visit) const {
-        for (const Entry& slot : slots_)
+        for (const Block& slot : slots_)
             if (slot.id != 0) visit(slot);
     }
 
 private:
     // Allocators hand out multiples of 16 to 512: the multiplication brings the bits that differ to the top.
-    std::size_t home(u64 key) const noexcept {
-        return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ull) >> shift_);
+    std::size_t home(u64 ptr) const noexcept {
+        return static_cast<std::size_t>((ptr * 0x9E3779B97F4A7C15ull) >> shift_);
     }
 
     void grow() {
-        const std::vector<Entry> old = std::move(slots_);
+        const std::vector<Block> old = std::move(slots_);
         const std::size_t slots = old.empty() ? 64 : old.size() * 2;
         shift_ = old.empty() ? 64 - 6 : shift_ - 1;
-        slots_ = std::vector<Entry>(slots);
+        slots_ = std::vector<Block>(slots);
         mask_ = slots - 1;
-        for (const Entry& entry : old) {
-            if (entry.id == 0) continue;
-            std::size_t at = home(entry.*Key);
+        for (const Block& block : old) {
+            if (block.id == 0) continue;
+            std::size_t at = home(block.ptr);
             while (slots_[at].id != 0) at = (at + 1) & mask_;
-            slots_[at] = entry;
+            slots_[at] = block;
         }
     }
 
-    std::vector<Entry> slots_;
+    std::vector<Block> slots_;
     std::size_t mask_ = 0;
     std::size_t count_ = 0;
     unsigned shift_ = 0;
 };
-
-using BlockMap = EntryMap<Block, &Block::ptr>;
 
 }  // namespace memscope::kernel

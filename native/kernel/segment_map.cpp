@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kernel/wrapping.h"
+
 namespace memscope::kernel {
 
 u8 Cover::largest() const noexcept {
@@ -42,7 +44,7 @@ Place SegmentMap::begin(const Span& block) {
     for (auto at = first_at(block.ptr); at != segments_.end() && overlap(at->second, block) > 0; ++at)
         change(at->second, block, 1);
     if (block.shadow) from_before_[{block.pool, block.ptr}] = block;
-    pool_bytes_ += block.size;
+    pool_bytes_ = plus(pool_bytes_, block.size);
     look_for_peak();
     return find(block);
 }
@@ -51,7 +53,7 @@ void SegmentMap::end(const Span& block) {
     for (auto at = first_at(block.ptr); at != segments_.end() && overlap(at->second, block) > 0; ++at)
         if (knows(at->second, block)) change(at->second, block, -1);
     if (block.shadow) from_before_.erase({block.pool, block.ptr});
-    pool_bytes_ -= block.size;
+    pool_bytes_ = minus(pool_bytes_, block.size);
     peak_lasts_ = false;
 }
 
@@ -67,11 +69,11 @@ Place SegmentMap::find(const Span& block) const {
 }
 
 void SegmentMap::driver_changed(i64 bytes) {
-    driver_bytes_ += bytes;
+    driver_bytes_ = plus(driver_bytes_, bytes);
     look_for_peak();
 }
 
-void SegmentMap::append(SegmentTable& table, u32 process, u8 device_type, i16 device) const {
+void SegmentMap::append(SegmentTable& table, u8 device_type, i16 device) const {
     std::vector<std::pair<Segment, bool>> rows;
     for (const Segment& segment : ended_) rows.emplace_back(segment, false);
     for (const auto& [ptr, segment] : segments_) {
@@ -81,7 +83,6 @@ void SegmentMap::append(SegmentTable& table, u32 process, u8 device_type, i16 de
     std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first.ptr < b.first.ptr; });
     for (const auto& [segment, alive] : rows) {
         const u8 peak_pool = segment.peak.largest(), end_pool = segment.now.largest();
-        table.process.push_back(process);
         table.device_type.push_back(device_type);
         table.device.push_back(device);
         table.ptr.push_back(segment.ptr);
@@ -136,7 +137,8 @@ i64 SegmentMap::overlap(const Segment& segment, const Span& block) noexcept {
 
 void SegmentMap::change(Segment& segment, const Span& block, i64 sign) {
     copy_peak(segment);
-    segment.now.bytes[block.pool] += sign * overlap(segment, block);
+    i64& bytes = segment.now.bytes[block.pool];
+    bytes = plus(bytes, sign * overlap(segment, block));
     segment.now.blocks[block.pool] += sign;
 }
 

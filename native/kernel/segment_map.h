@@ -1,5 +1,4 @@
-// The driver's segments of one device in one process that can be addressed now, and what the pools' blocks cover of
-// each.
+// The driver's segments of one device that can be addressed now, and what the pools' blocks cover of each.
 //
 // A segment is a live block of the driver, or a range that a MAP ties to a handle of physical memory. Blocks are told
 // their segment when they begin. What is known of the peak is a copy that each segment makes of itself when it changes
@@ -70,11 +69,13 @@ public:
     // Where a block from before recording is known to lie by now: such blocks and segments come in any order.
     Place find(const Span& block) const;
 
+    std::size_t size() const noexcept { return segments_.size(); }
+
     // What the driver has on the device changed; comes after add() or remove() of the block.
     void driver_changed(i64 bytes);
 
     // Appends those alive now or at the peak, by address.
-    void append(SegmentTable& table, u32 process, u8 device_type, i16 device) const;
+    void append(SegmentTable& table, u8 device_type, i16 device) const;
 
 private:
     using Segments = std::map<u64, Segment>;

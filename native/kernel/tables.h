@@ -1,4 +1,4 @@
-// The tables the block tracker hands out: one struct of columns per table, declared once.
+// The tables that the folds of one ring hand out: one struct of columns per table, declared once.
 //
 // A table is a list of (type, name); the struct and the Python dict of numpy arrays are made from that list, so a
 // column cannot exist in one of them only. Row i of every column belongs together.
@@ -14,11 +14,10 @@ namespace memscope::kernel {
 // A truth value stored as one byte: std::vector<bool> has no bytes that numpy could show.
 enum class Bool : u8 { NO = 0, YES = 1 };
 
-// One row per site: a call stack of one process that allocates in one pool. The row's index is the site's id.
+// One row per site: a call stack that allocates in one pool. The row's index is the site's id.
 // live_* and peak_bytes: now; first_* and last_*: the site's first and latest allocation; order: number of the
-// latest allocation among all allocations of its process, from 1.
+// latest allocation among all allocations of the process, from 1.
 #define MEMSCOPE_SITE_COLUMNS(X) \
-    X(u32, process)              \
     X(u8, device_type)           \
     X(i16, device)               \
     X(u8, pool)                  \
@@ -60,12 +59,11 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, blocks)              \
     X(Bool, late)
 
-// One row per step of every process and pool since the pool's first event, the open step included (complete is
+// One row per step of every pool since its first event, the open step included (complete is
 // false). Of steps in a row in which a worker did nothing only the last. *_bytes: our running sum of live bytes;
 // *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step ends where the next begins.
 // steps: how many are in the row, whose last is `step`; more than one only in long runs (kMaxStepRows).
 #define MEMSCOPE_STEP_COLUMNS(X) \
-    X(u32, process)              \
     X(u8, device_type)           \
     X(i16, device)               \
     X(u8, pool)                  \
@@ -88,10 +86,9 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, steps)
 
 // Blocks; grouped by pool, within it in the order of allocation. attr: of the driver's blocks (HAL) the flag word that
-// they were asked with, else 0. launches: kernels that the process had launched before. late: it has ended in the open
+// they were asked with, else 0. launches: kernels launched before. late: it has ended in the open
 // step.
 #define MEMSCOPE_LIVE_COLUMNS(X) \
-    X(u32, process)              \
     X(u8, device_type)           \
     X(i16, device)               \
     X(u8, pool)                  \
@@ -109,41 +106,37 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, launches)             \
     X(Bool, late)
 
-// What a number may depend on: only kinds that occurred. See MEMSCOPE_ANOMALIES in block_tracker.h.
+// What a number may depend on: only kinds that occurred. See MEMSCOPE_ANOMALIES in anomalies.h.
 #define MEMSCOPE_ANOMALY_COLUMNS(X) \
-    X(u32, process)                 \
     X(std::string, kind)            \
     X(u64, count)                   \
     X(i64, bytes)
 
-// One row per process that was added. step: its current, open step; step_stack: Python stack of whoever advanced it
-// last, 0 unknown; boundaries, launches: STEP and KERNEL_LAUNCH events of its own; window: the open one, where its sums
-// are by windows of time, else 0. With events 0 nothing was fed, and
-// the other fields say nothing.
-#define MEMSCOPE_PROCESS_COLUMNS(X) \
-    X(u32, process)                 \
-    X(i64, parent)                  \
-    X(u64, events)                  \
-    X(u64, allocs)                  \
-    X(u32, first_step)              \
-    X(u32, step)                    \
-    X(u64, first_ts)                \
-    X(u64, last_ts)                 \
-    X(u64, step_stack)              \
-    X(u64, boundaries)              \
-    X(u64, launches)                \
+// Single numbers. step: the open one; step_stack: Python stack of whoever advanced it last, 0 unknown; boundaries,
+// launches: STEP and KERNEL_LAUNCH events; sum_stride: steps per cell of the sums; window: the open one, where the sums
+// are by windows of time, else 0. With events 0 the others say nothing.
+#define MEMSCOPE_RING_FACTS(X) \
+    X(u64, events)             \
+    X(u64, allocs)             \
+    X(u32, first_step)         \
+    X(u32, step)               \
+    X(u64, first_ts)           \
+    X(u64, last_ts)            \
+    X(u64, step_stack)         \
+    X(u64, boundaries)         \
+    X(u64, launches)           \
+    X(u32, sum_stride)         \
     X(u32, window)
 
-// When the steps of a process after its first began.
+// When the steps after the first began.
 #define MEMSCOPE_BEGIN_COLUMNS(X) \
-    X(u32, process)               \
     X(u32, step)                  \
     X(u64, ts)
 
 // What the tracker knows about each event of one batch, in the batch's order.
 //   allocation_id  MALLOC: number of the block within its process, from 1; FREE, ACCESS: the block's; else 0
 //   size           FREE of a live block: the block's size; else the event's
-//   live_after     MALLOC, FREE: live bytes of that process, device and pool after the event; else -1
+//   live_after     MALLOC, FREE: live bytes of that device and pool after the event; else -1
 //   ended_id       MALLOC of an address that was still live: the block that ended there, whose end is part of
 //   ended_size     live_after, and its size; else 0
 #define MEMSCOPE_ENRICH_COLUMNS(X) \
@@ -184,7 +177,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(Bool, free_seen)           \
     X(Bool, alive)
 
-// One row per driver segment that was there at the peak of its process and device, or is there now.
+// One row per driver segment that was there at the peak of its device, or is there now.
 //   segment_id, attr         of the driver's block behind it: allocation id and flag word; 0 when it was not seen
 //   driver                   pool that the block behind it belongs to
 //   ts, step                 when it became addressable
@@ -192,7 +185,6 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 //   peak_*, end_*            then, now: the pool whose blocks cover most of it, the bytes covered and the blocks in it,
 //                            both of that pool; a block over several segments counts in each
 #define MEMSCOPE_SEGMENT_COLUMNS(X) \
-    X(u32, process)                 \
     X(u8, device_type)              \
     X(i16, device)                  \
     X(u64, ptr)                     \
@@ -231,8 +223,10 @@ struct LiveTable {
 struct AnomalyTable {
     MEMSCOPE_ANOMALY_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
-struct ProcessTable {
-    MEMSCOPE_PROCESS_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+struct RingFacts {
+#define X(type, name) type name = 0;
+    MEMSCOPE_RING_FACTS(X)
+#undef X
 };
 struct BeginTable {
     MEMSCOPE_BEGIN_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernel/block_lives.h"
 #include "kernel/block_tracker.h"
 #include "module/kernel.h"
 
@@ -83,7 +82,6 @@ MEMSCOPE_TABLE_TO_DICT(SiteTable, MEMSCOPE_SITE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(StepTable, MEMSCOPE_STEP_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(LiveTable, MEMSCOPE_LIVE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(AnomalyTable, MEMSCOPE_ANOMALY_COLUMNS)
-MEMSCOPE_TABLE_TO_DICT(ProcessTable, MEMSCOPE_PROCESS_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(SumTable, MEMSCOPE_SUM_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(AgeTable, MEMSCOPE_AGE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(BeginTable, MEMSCOPE_BEGIN_COLUMNS)
@@ -93,6 +91,14 @@ MEMSCOPE_TABLE_TO_DICT(SegmentTable, MEMSCOPE_SEGMENT_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
 
+py::dict to_python(const RingFacts& facts) {
+    py::dict numbers;
+#define X(type, name) numbers[#name] = facts.name;
+    MEMSCOPE_RING_FACTS(X)
+#undef X
+    return numbers;
+}
+
 // The columns of a batch, and the Python objects that hold them.
 struct Batch {
     std::vector<std::unique_ptr<Buffer>> buffers;
@@ -101,11 +107,11 @@ struct Batch {
     Batch(std::size_t n, const py::dict& columns) {
         events.n = n;
 #define X(type, name) events.name = column<type>(columns, #name);
-        MEMSCOPE_TRACKER_COLUMNS(X)
+        MEMSCOPE_FOLD_COLUMNS(X)
 #undef X
 #define X(type, name) \
     if (columns.contains(#name)) events.name = column<type>(columns, #name);
-        MEMSCOPE_TRACKER_MORE_COLUMNS(X)
+        MEMSCOPE_FOLD_MORE_COLUMNS(X)
 #undef X
     }
 
@@ -117,48 +123,31 @@ struct Batch {
     }
 };
 
-py::value_error unknown(u32 process) {
-    return py::value_error("process " + std::to_string(process) + " was not added");
-}
-
 class SharedTracker {
 public:
-    SharedTracker(std::size_t max_sites, std::size_t max_runs) : tracker_(max_sites, max_runs) {}
+    SharedTracker(std::size_t max_sites, std::size_t max_runs, bool lives) : tracker_(max_sites, max_runs, lives) {}
 
-    void add_process(u32 process, i64 parent) {
-        locked([&] { tracker_.add_process(process, parent); });
+    void set_parent(bool has_parent) {
+        locked([&] { tracker_.set_parent(has_parent); });
     }
 
-    py::object feed(u32 process, std::size_t n, const py::dict& columns, bool enrich) {
+    py::object feed(std::size_t n, const py::dict& columns, bool enrich) {
         const Batch batch(n, columns);
         EnrichTable enriched;
-        const bool known = locked([&] {
-            if (!tracker_.has_process(process)) return false;
-            if (enrich) {
+        if (enrich) {
 #define X(type, name) enriched.name.reserve(n);
-                MEMSCOPE_ENRICH_COLUMNS(X)
+            MEMSCOPE_ENRICH_COLUMNS(X)
 #undef X
-            }
-            tracker_.feed(process, batch.events, enrich ? &enriched : nullptr);
-            return true;
-        });
-        if (!known) throw unknown(process);
+        }
+        locked([&] { tracker_.feed(batch.events, enrich ? &enriched : nullptr); });
         if (!enrich) return py::none();
         return to_python(std::move(enriched));
     }
 
-    // Of the first process.
-    u32 step() {
-        return locked([&] { return tracker_.step(); });
-    }
-
-    u32 sum_stride() {
-        return locked([&] { return tracker_.sum_stride(); });
-    }
-
-    template <typename Table>
-    py::dict table(Table (BlockTracker::*make)() const) {
-        return to_python(locked([&] { return (tracker_.*make)(); }));
+    // What a member of the tracker hands out.
+    template <typename Member>
+    auto ask(Member member) {
+        return locked([&] { return (tracker_.*member)(); });
     }
 
 private:
@@ -174,66 +163,41 @@ private:
     std::mutex mutex_;
 };
 
-// Used by one thread: nobody else asks while a run is being gone through.
-class Lives {
-public:
-    void add_process(u32 process, i64 parent) { lives_.add_process(process, parent); }
-
-    py::dict feed(u32 process, std::size_t n, const py::dict& columns) {
-        if (!lives_.has_process(process)) throw unknown(process);
-        Batch batch(n, columns);
-        LifeColumns more;
-#define X(type, name) more.name = batch.column<type>(columns, #name);
-        MEMSCOPE_LIFE_INPUT_COLUMNS(X)
-#undef X
-        LifeTable ended;
-        {
-            const py::gil_scoped_release released;
-            ended = lives_.feed(process, batch.events, more);
-        }
-        return to_python(std::move(ended));
-    }
-
-    py::dict alive(u32 process) const { return to_python(lives_.alive(process)); }
-    py::dict segments() const { return to_python(lives_.segments()); }
-
-private:
-    BlockLives lives_;
-};
+// A function for Python that hands out what a member of the tracker does, as a dict.
+template <typename Member>
+auto table(Member member) {
+    return [member](SharedTracker& self) { return to_python(self.ask(member)); };
+}
 
 }  // namespace
 }  // namespace memscope::kernel
 
 PYBIND11_MODULE(_kernel, module) {
     using memscope::kernel::BlockTracker;
-    using memscope::kernel::Lives;
     using memscope::kernel::SharedTracker;
+    using memscope::kernel::table;
     module.doc() = "Analysis kernels over columnar batches.";
 
     py::class_<SharedTracker>(module, "BlockTracker",
-                              "Pairs MALLOC and FREE events of many processes; see native/kernel/block_tracker.h.")
-        .def(py::init<std::size_t, std::size_t>(), py::arg("max_sites") = 1'000'000, py::arg("max_runs") = 0)
-        .def("add_process", &SharedTracker::add_process, py::arg("process"), py::arg("parent") = -1)
-        .def("feed", &SharedTracker::feed, py::arg("process"), py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
-        .def_property_readonly("step", &SharedTracker::step)
-        .def_property_readonly("sum_stride", &SharedTracker::sum_stride)
-        .def("sums", [](SharedTracker& self) { return self.table(&BlockTracker::sums); })
-        .def("ages", [](SharedTracker& self) { return self.table(&BlockTracker::ages); })
-        .def("begins", [](SharedTracker& self) { return self.table(&BlockTracker::begins); })
-        .def("sites", [](SharedTracker& self) { return self.table(&BlockTracker::sites); })
-        .def("steps", [](SharedTracker& self) { return self.table(&BlockTracker::steps); })
-        .def("live", [](SharedTracker& self) { return self.table(&BlockTracker::live); })
-        .def("held", [](SharedTracker& self) { return self.table(&BlockTracker::held); })
-        .def("anomalies", [](SharedTracker& self) { return self.table(&BlockTracker::anomalies); })
-        .def("processes", [](SharedTracker& self) { return self.table(&BlockTracker::processes); });
-
-    py::class_<Lives>(module, "BlockLives",
-                      "Follows blocks to their ends, with their driver segments; see native/kernel/block_lives.h.")
-        .def(py::init<>())
-        .def("add_process", &Lives::add_process, py::arg("process"), py::arg("parent") = -1)
-        .def("feed", &Lives::feed, py::arg("process"), py::arg("n"), py::arg("cols"))
-        .def("alive", &Lives::alive, py::arg("process"))
-        .def("segments", &Lives::segments);
+                              "Pairs MALLOC and FREE events of one ring; see native/kernel/block_tracker.h.")
+        .def(py::init<std::size_t, std::size_t, bool>(), py::arg("max_sites") = 1'000'000, py::arg("max_runs") = 0,
+             py::kw_only(), py::arg("lives") = false)
+        .def("set_parent", &SharedTracker::set_parent, py::arg("has_parent"))
+        .def("feed", &SharedTracker::feed, py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
+        .def_property_readonly("step", [](SharedTracker& self) { return self.ask(&BlockTracker::step); })
+        .def_property_readonly("ended_lives", [](SharedTracker& self) { return self.ask(&BlockTracker::ended_lives); })
+        .def("facts", table(&BlockTracker::facts))
+        .def("sites", table(&BlockTracker::sites))
+        .def("steps", table(&BlockTracker::steps))
+        .def("live", table(&BlockTracker::live))
+        .def("held", table(&BlockTracker::held))
+        .def("anomalies", table(&BlockTracker::anomalies))
+        .def("begins", table(&BlockTracker::begins))
+        .def("sums", table(&BlockTracker::sums))
+        .def("ages", table(&BlockTracker::ages))
+        .def("take_ended_lives", table(&BlockTracker::take_ended_lives))
+        .def("going_lives", table(&BlockTracker::going_lives))
+        .def("segments", table(&BlockTracker::segments));
 
     memscope::bind_upstream_rows(module);
 }

@@ -48,15 +48,17 @@ private:
 constexpr u8 kKinds[] = {static_cast<u8>(Kind::MALLOC), static_cast<u8>(Kind::MALLOC),
                          static_cast<u8>(Kind::FREE),   static_cast<u8>(Kind::FREE),
                          static_cast<u8>(Kind::STEP),   static_cast<u8>(Kind::RANGE_END),
-                         static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH)};
+                         static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH),
+                         static_cast<u8>(Kind::MAP),    static_cast<u8>(Kind::UNMAP)};
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     Values values(bytes, count);
     const u8 options = values.byte();
-    BlockTracker tracker(1 + options % 64, (options & 64) != 0 ? 8 : 1 << 10);
-    tracker.add_process(0, (options & 128) != 0 ? 0 : -1);
+    BlockTracker tracker(1 + options % 32, (options & 64) != 0 ? 8 : 1 << 10, (options & 16) != 0);
+    tracker.set_parent((options & 128) != 0);
+    std::size_t lives = 0;
     EnrichTable enriched;
     while (values.more()) {
         const std::size_t n = 1 + values.byte() % 16;
@@ -74,19 +76,25 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
             column = Column<Type>(column_bytes.data(), rows == n ? sizeof(Type) : 0);
         };
 #define X(type, name) fill(events.name, type{}, std::strcmp(#name, "kind") == 0);
-        MEMSCOPE_TRACKER_COLUMNS(X)
-        MEMSCOPE_TRACKER_MORE_COLUMNS(X)
+        MEMSCOPE_FOLD_COLUMNS(X)
+        MEMSCOPE_FOLD_MORE_COLUMNS(X)
 #undef X
-        tracker.feed(0, events, (options & 32) != 0 ? &enriched : nullptr);
+        tracker.feed(events, (options & 32) != 0 ? &enriched : nullptr);
+        lives += tracker.take_ended_lives().ptr.size();
     }
     const StepTable steps = tracker.steps();
     const SiteTable sites = tracker.sites();
     expect(steps.step.size() <= kMaxPools * kMaxStepRows, "rows of steps");
-    expect(sites.pool.size() <= 64 + kMaxPools, "sites");
+    expect(sites.pool.size() <= 32 + kMaxPools, "sites");
     expect(tracker.begins().step.size() <= kMaxBegins, "begins");
     expect(tracker.live().ptr.size() <= tracker.held().ptr.size(), "blocks");
-    expect(tracker.sum_stride() != 0, "the stride of the sums");
-    expect(tracker.processes().events.size() == 1, "processes");
+    const RingFacts facts = tracker.facts();
+    expect(facts.sum_stride != 0, "the stride of the sums");
+    if ((options & 16) != 0) {
+        lives += tracker.going_lives().ptr.size();
+        expect(lives == facts.allocs, "lives");
+        expect(tracker.segments().ptr.size() <= kMaxSegments + 2 * facts.allocs, "segments");
+    }
     tracker.sums();
     tracker.ages();
     tracker.anomalies();

@@ -20,6 +20,7 @@ from msmemscope._kernel import BlockTracker
 from msmemscope.analysis import blocks
 from msmemscope.analysis.gaps import gap_table
 from msmemscope.folds.ring_fold import SITE_COLUMNS
+from msmemscope.folds.segments import of_process
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20
@@ -59,29 +60,49 @@ def columns(events: Sequence[Event]) -> dict[str, np.ndarray]:
     }
 
 
-def feed(tracker: BlockTracker, events: Sequence[Event], process: int = 0, enrich: bool = False) -> Any:
-    return tracker.feed(process, len(events), columns(events), enrich=enrich)
+def feed(tracker: BlockTracker, events: Sequence[Event], enrich: bool = False) -> Any:
+    return tracker.feed(len(events), columns(events), enrich=enrich)
 
 
-def tracker_of(*events: Event, parent: int = -1, **options: int) -> BlockTracker:
-    """A tracker with one process, 0, that was fed `events`."""
+def tracker_of(*events: Event, has_parent: bool = False, **options: int) -> BlockTracker:
+    """A tracker that was fed `events`."""
     tracker = BlockTracker(**options)
-    tracker.add_process(0, parent)
+    tracker.set_parent(has_parent)
     feed(tracker, events)
     return tracker
+
+
+class Job:
+    """A tracker for each of some processes, and their tables under each other."""
+
+    def __init__(self, parents: dict[int, int]) -> None:
+        self.trackers = {process: BlockTracker() for process in parents}
+        for process, parent in parents.items():
+            self.trackers[process].set_parent(parent >= 0)
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A site is numbered over all processes."""
+        pieces, sites = [], 0
+        for process, tracker in self.trackers.items():
+            piece = of_process(process, getattr(tracker, name)())
+            if "site" in piece:
+                piece["site"] = piece["site"] + sites
+            sites += len(tracker.sites()["pool"])
+            pieces.append(piece)
+        return {column: [value for piece in pieces for value in list(piece[column])] for column in pieces[0]}
 
 
 def rows(table: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
     """A table as a list of tuples of Python values; all columns if none is named."""
     picked = [table[name] for name in names or table]
-    return list(zip(*(c if isinstance(c, list) else c.tolist() for c in picked), strict=True))
+    return list(zip(*(np.asarray(column).tolist() for column in picked), strict=True))
 
 
-def survivors(tracker: BlockTracker) -> list[tuple[int, ...]]:
+def survivors(held: dict[str, Any]) -> list[tuple[int, ...]]:
     """Blocks that were alive when the last step closed, and those of the open step: site, step of birth, bytes,
     blocks."""
     found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for site, birth, size in rows(tracker.held(), "site", "step", "size"):
+    for site, birth, size in rows(held, "site", "step", "size"):
         found[site, birth][0] += size
         found[site, birth][1] += 1
     return [(*key, *found[key]) for key in sorted(found)]
@@ -287,9 +308,9 @@ def wanted_steps(model: Model) -> list[tuple[Any, ...]]:
     return wanted
 
 
-def assert_same(tracker: BlockTracker, model: Model) -> None:
+def assert_same(job: Job, model: Model) -> None:
     """Every table says what the model says."""
-    sites = tracker.sites()
+    sites = job.table("sites")
     keys = rows(sites, *SITE_KEY)
     assert len(set(keys)) == len(keys)
     counts = ("allocs", "alloc_bytes", "frees", "freed_bytes", "peak_bytes", "live_bytes", "live_blocks", "order")
@@ -308,21 +329,22 @@ def assert_same(tracker: BlockTracker, model: Model) -> None:
         entry = expected[((*pool, block["stack_py"], block["stack_c"]), block["step"])]
         entry[0] += block["size"]
         entry[1] += 1
-    assert {(keys[site], birth): what for site, birth, *what in survivors(tracker)} == expected
+    assert {(keys[site], birth): what for site, birth, *what in survivors(job.table("held"))} == expected
 
-    steps = tracker.steps()
+    steps = job.table("steps")
     assert list(steps) == [*POOL_KEY, *Model.step_row(0, 0, 0, 0), "complete", "steps"]
     assert sorted(rows(steps)) == sorted(wanted_steps(model))
 
-    live = tracker.live()
+    live = job.table("live")
     block_columns = ("allocation_id", "size", "step", "ts", "tid", "flags", "stack_py", "stack_c")
     found = {tuple(row[:5]): row[5:] for row in rows(live, *POOL_KEY, "ptr", *block_columns)}
     assert found == {key: tuple(block[name] for name in block_columns) for key, block in model.live.items()}
     assert [keys[site] for site in live["site"]] == rows(live, *SITE_KEY)
 
-    anomalies = {(process, kind): tuple(n) for process, kind, *n in rows(tracker.anomalies())}
+    anomalies = {(process, kind): tuple(n) for process, kind, *n in rows(job.table("anomalies"))}
     assert anomalies == {key: (count, model.anomaly_bytes[key]) for key, count in model.anomalies.items()}
-    assert {process: what for process, *what in rows(tracker.processes(), "process", "step", "step_stack")} == {
+    facts = {process: tracker.facts() for process, tracker in job.trackers.items()}
+    assert {process: [one["step"], one["step_stack"]] for process, one in facts.items()} == {
         process: [state.step or 0, state.step_stack] for process, state in model.processes.items()
     }
 
@@ -367,12 +389,11 @@ def stream(drawn: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Event]]:
         )
 
 
-def run_both(events: Sequence[tuple[int, Event]], cut: random.Random, **options: int) -> tuple[BlockTracker, Model]:
-    """Feeds the same events to both, to the tracker in batches of random length; compares what enrich says."""
-    tracker, model = BlockTracker(**options), Model()
-    for process, parent in ((0, -1), (1, -1), (2, 0)):
-        tracker.add_process(process, parent)
-        model.processes[process] = ModelProcess(parent)
+def run_both(events: Sequence[tuple[int, Event]], cut: random.Random) -> tuple[Job, Model]:
+    """Feeds the same events to both, to the trackers in batches of random length; compares what enrich says."""
+    parents = {0: -1, 1: -1, 2: 0}
+    job, model = Job(parents), Model()
+    model.processes = {process: ModelProcess(parent) for process, parent in parents.items()}
     at = 0
     while at < len(events):
         process = events[at][0]
@@ -381,16 +402,16 @@ def run_both(events: Sequence[tuple[int, Event]], cut: random.Random, **options:
         while at < len(events) and events[at][0] == process and len(batch) < limit:
             batch.append(events[at][1])
             at += 1
-        enriched = feed(tracker, batch, process, enrich=True)
+        enriched = feed(job.trackers[process], batch, enrich=True)
         assert rows(enriched, *ENRICHED) == [model.feed(process, event) for event in batch]
-    return tracker, model
+    return job, model
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=120), st.randoms(use_true_random=False))
 def test_any_stream_is_tracked_as_by_the_model(drawn: list[tuple[Any, ...]], cut: random.Random) -> None:
-    tracker, model = run_both(list(stream(drawn)), cut)
-    assert_same(tracker, model)
+    job, model = run_both(list(stream(drawn)), cut)
+    assert_same(job, model)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -411,9 +432,9 @@ def test_long_streams_with_many_live_blocks(seed: int) -> None:
             event = malloc(ptr, chance.randrange(1, 1 << 20), step=step, ts=ts, stack_py=chance.randrange(400))
             live.append(event)
             events.append((0, event))
-    tracker, model = run_both(events, chance)
+    job, model = run_both(events, chance)
     assert len(model.live) > 1_000
-    assert_same(tracker, model)
+    assert_same(job, model)
 
 
 # ------------------------------------------------------------------------------------------------ stories
@@ -426,17 +447,14 @@ def test_a_block_is_paired_with_its_free() -> None:
     assert rows(tracker.anomalies()) == []
 
 
-def test_the_same_address_in_another_pool_process_or_device_is_another_block() -> None:
+def test_the_same_address_in_another_pool_or_on_another_device_is_another_block() -> None:
     tracker = BlockTracker()
-    tracker.add_process(0)
-    tracker.add_process(1)
     cuda = {"device_type": DeviceType.CUDA, "device": 0}
     feed(tracker, [malloc(0x10, 1), malloc(0x10, 2, pool=Pool.CUDA, **cuda), malloc(0x10, 4, pool=Pool.HAL, **cuda)])
     feed(tracker, [malloc(0x10, 8, pool=Pool.CUDA, **(cuda | {"device": 1}))])
-    feed(tracker, [malloc(0x10, 16)], process=1)
-    assert sorted(tracker.live()["size"].tolist()) == [1, 2, 4, 8, 16]
+    assert sorted(tracker.live()["size"].tolist()) == [1, 2, 4, 8]
     feed(tracker, [free(0x10, pool=Pool.CUDA, **cuda)])
-    assert sorted(tracker.live()["size"].tolist()) == [1, 4, 8, 16]
+    assert sorted(tracker.live()["size"].tolist()) == [1, 4, 8]
     assert rows(tracker.anomalies()) == []
 
 
@@ -445,13 +463,13 @@ def test_a_malloc_of_a_live_address_ends_the_old_block() -> None:
     known = feed(tracker, [malloc(0x10, 40, stack_py=2)], enrich=True)
     assert rows(known, *ENRICHED) == [(2, 40, 40, 1, 100)]
     assert rows(tracker.sites(), "stack_py", "live_bytes", "frees") == [(1, 0, 1), (2, 40, 0)]
-    assert rows(tracker.anomalies()) == [(0, "double_malloc", 1, 100)]
+    assert rows(tracker.anomalies()) == [("double_malloc", 1, 100)]
 
 
-@pytest.mark.parametrize(("parent", "kind"), [(-1, "unknown_free"), (5, "inherited_free")])
-def test_a_free_of_an_unknown_address_is_counted_and_changes_nothing(parent: int, kind: str) -> None:
-    tracker = tracker_of(malloc(0x10, 100), free(0x99, 64), free(0x98), parent=parent)
-    assert rows(tracker.anomalies()) == [(0, kind, 2, 64)]
+@pytest.mark.parametrize(("has_parent", "kind"), [(False, "unknown_free"), (True, "inherited_free")])
+def test_a_free_of_an_unknown_address_is_counted_and_changes_nothing(has_parent: bool, kind: str) -> None:
+    tracker = tracker_of(malloc(0x10, 100), free(0x99, 64), free(0x98), has_parent=has_parent)
+    assert rows(tracker.anomalies()) == [(kind, 2, 64)]
     assert tracker.sites()["live_bytes"].tolist() == [100]
 
 
@@ -464,14 +482,14 @@ def test_thread_and_size_of_a_free_are_compared_but_synthetic_frees_have_no_thre
         free(0x20, 0, tid=1),
         free(0x30, 100, tid=9, flags=Flag.SYNTHETIC),
     )
-    assert rows(tracker.anomalies()) == [(0, "other_thread_free", 1, 100), (0, "size_mismatch", 1, 10)]
+    assert rows(tracker.anomalies()) == [("other_thread_free", 1, 100), ("size_mismatch", 1, 10)]
     assert len(tracker.live()["ptr"]) == 0
 
 
 def test_a_damaged_size_does_not_poison_the_sums() -> None:
     tracker = tracker_of(malloc(0x10, -5), malloc(0x20, 1 << 62), malloc(0x30, 7))
     assert tracker.sites()["live_bytes"].tolist() == [7]
-    assert rows(tracker.anomalies()) == [(0, "bad_size", 2, 0)]
+    assert rows(tracker.anomalies()) == [("bad_size", 2, 0)]
 
 
 def test_what_a_site_holds_at_the_end_of_each_step() -> None:
@@ -485,13 +503,13 @@ def test_what_a_site_holds_at_the_end_of_each_step() -> None:
             free(0x10, step=step),
         ]
     tracker = tracker_of(*events)
-    assert survivors(tracker) == [(0, step, MIB, 1) for step in range(5)]
+    assert survivors(tracker.held()) == [(0, step, MIB, 1) for step in range(5)]
     steps = tracker.steps()
     assert steps["complete"].tolist() == [True] * 4 + [False]
     assert steps["complete"].dtype == np.bool_
     assert steps["peak_bytes"].tolist() == [(step + 6) * MIB for step in range(5)]
     assert steps["end_bytes"].tolist() == [(step + 1) * MIB for step in range(5)]
-    assert tracker.processes()["step_stack"].tolist() == [99]
+    assert tracker.facts()["step_stack"] == 99
 
 
 def test_survivors_are_those_of_the_last_boundary() -> None:
@@ -499,10 +517,10 @@ def test_survivors_are_those_of_the_last_boundary() -> None:
     kept = [malloc(0x1000 + step, MIB, step=step, stack_py=1) for step in range(5)]
     torn_down = [free(0x1000 + step, step=4) for step in range(5)]
     tracker = tracker_of(*kept, *torn_down)
-    assert survivors(tracker) == [(0, step, MIB, 1) for step in range(4)]
+    assert survivors(tracker.held()) == [(0, step, MIB, 1) for step in range(4)]
     assert tracker.live()["ptr"].tolist() == []
     feed(tracker, [malloc(0x1, 8, step=5, stack_py=2)])
-    assert survivors(tracker) == [(1, 5, 8, 1)]
+    assert survivors(tracker.held()) == [(1, 5, 8, 1)]
 
 
 def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -> None:
@@ -513,8 +531,8 @@ def test_a_late_thread_counts_to_the_current_step_and_silent_steps_have_rows() -
         (2, 10, 10, 5, 5, True),
         (3, 10, 30, 5, 6, False),
     ]
-    assert rows(tracker.anomalies()) == [(0, "late_step", 1, 0)]
-    assert [(birth, blocks_) for _, birth, _, blocks_ in survivors(tracker)] == [(0, 1), (3, 2)]
+    assert rows(tracker.anomalies()) == [("late_step", 1, 0)]
+    assert [(birth, blocks_) for _, birth, _, blocks_ in survivors(tracker.held())] == [(0, 1), (3, 2)]
 
 
 def test_a_damaged_step_number_costs_bounded_memory() -> None:
@@ -522,13 +540,12 @@ def test_a_damaged_step_number_costs_bounded_memory() -> None:
     steps = tracker.steps()["step"].tolist()
     assert len(steps) == 8_192 + 2
     assert steps[-2:] == [1_999_999_999, 2_000_000_000]
-    assert rows(tracker.anomalies()) == [(0, "step_jump", 2_000_000_000 - 1 - 8_192, 0)]
+    assert rows(tracker.anomalies()) == [("step_jump", 2_000_000_000 - 1 - 8_192, 0)]
 
 
 def test_damaged_step_numbers_again_and_again_cost_bounded_memory() -> None:
     """Also where rows have been joined until none can be joined any more."""
     tracker = BlockTracker()
-    tracker.add_process(0)
     numbers = [1, *range(10_000, 3_000_000, 20_000), *range(1 << 31, (1 << 32) - 1, 1 << 24), (1 << 32) - 1]
     for step in numbers:
         feed(tracker, [malloc(step, 10, step=step), free(step, step=step)])
@@ -539,13 +556,11 @@ def test_damaged_step_numbers_again_and_again_cost_bounded_memory() -> None:
 
 def test_a_damaged_step_number_with_many_sites_is_no_endless_loop() -> None:
     tracker = BlockTracker(max_runs=4)
-    tracker.add_process(0)
     feed(tracker, [malloc(0, 10, step=1)])
     feed(tracker, [malloc(64 * n, 10, step=(1 << 32) - 2, stack_py=n) for n in range(1, 50)])
     feed(tracker, [malloc(0, 10, step=(1 << 32) - 1)])
     for ts in (1, 1 << 63, (1 << 64) - 1):  # without steps: windows
         windows = BlockTracker(max_runs=4)
-        windows.add_process(0)
         feed(windows, [malloc(0, 10, ts=1)])
         feed(windows, [malloc(64 * n, 10, ts=ts, stack_py=n) for n in range(1, 50)])
         feed(windows, [malloc(0, 10, ts=(1 << 64) - 1)])
@@ -556,7 +571,7 @@ def test_pools_without_end_are_left_out_and_counted() -> None:
     """They cost memory for their steps, and time to be found."""
     tracker = tracker_of(*(malloc(64, 10, device=device) for device in range(200)), free(64, device=150))
     assert len(set(tracker.sites()["device"].tolist())) == 128
-    assert rows(tracker.anomalies()) == [(0, "left_out_pool", 73, 0)]
+    assert rows(tracker.anomalies()) == [("left_out_pool", 73, 0)]
 
 
 def test_sizes_that_add_up_to_more_than_64_bits_are_no_fault() -> None:
@@ -570,7 +585,6 @@ def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:
     """50,000 steps, each of them 8 bytes higher; one falls further below its most than any other, one least.
     Sums, peaks and both ends of the gap table are kept."""
     tracker = BlockTracker()
-    tracker.add_process(0)
     number = 50_000
     for start in range(0, number, 1000):
         events = []
@@ -588,7 +602,7 @@ def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:
     ends = (table["step"].astype(np.int64) + 1) * 8
     assert table["end_bytes"].tolist() == ends.tolist()
     assert table["start_bytes"].tolist() == [0, *ends[:-1].tolist()]
-    (gaps,) = gap_table(table)
+    (gaps,) = gap_table(of_process(0, table))
     assert gaps.smallest is not None
     assert gaps.largest is not None
     assert (gaps.smallest.step, gaps.largest.step) == (333, 40_001)
@@ -597,7 +611,7 @@ def test_a_long_run_has_fewer_rows_that_say_the_same() -> None:
 def test_too_many_sites_are_folded_and_counted() -> None:
     tracker = tracker_of(*(malloc(s, 10, stack_py=s + 1) for s in range(10)), max_sites=4)
     assert rows(tracker.sites(), "stack_py", "allocs") == [(1, 1), (2, 1), (3, 1), (4, 1), (0, 6)]
-    assert rows(tracker.anomalies()) == [(0, "folded_site", 6, 60)]
+    assert rows(tracker.anomalies()) == [("folded_site", 6, 60)]
 
 
 def test_an_access_finds_the_block_it_points_into() -> None:
@@ -632,7 +646,7 @@ def test_columns_of_any_buffer_are_taken_also_unaligned() -> None:
     }
     for form, cols in forms.items():
         tracker = tracker_of()
-        tracker.feed(0, len(events), cols)
+        tracker.feed(len(events), cols)
         assert rows(tracker.sites()) == wanted, form
 
 
@@ -644,16 +658,10 @@ def test_a_missing_short_or_strided_column_is_named(name: str) -> None:
     wrong: list[Any] = [good[name][:3], np.repeat(good[name], 2), strided, good[name].tobytes() + b"x", 7, None]
     for value in wrong:
         with pytest.raises(ValueError, match=f"'{name}'"):
-            tracker.feed(0, 4, good | {name: value})
+            tracker.feed(4, good | {name: value})
     with pytest.raises(ValueError, match=f"'{name}' is missing"):
-        tracker.feed(0, 4, {key: column for key, column in good.items() if key != name})
-    assert tracker.processes()["events"].tolist() == [0]
-
-
-def test_a_process_must_have_been_added() -> None:
-    tracker = tracker_of()
-    with pytest.raises(ValueError, match="process 3 was not added"):
-        feed(tracker, [malloc(1, 1)], process=3)
+        tracker.feed(4, {key: column for key, column in good.items() if key != name})
+    assert tracker.facts()["events"] == 0
 
 
 def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
@@ -666,7 +674,7 @@ def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
 
     def work() -> None:
         for batch in batches:
-            tracker.feed(0, 999, batch)
+            tracker.feed(999, batch)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -734,7 +742,7 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
         events.sort(key=lambda entry: entry[0])
     rings = [2**63 + 11, 2**63 + 5, 2**63 + 7]  # neither sorted nor small
     processes = [process(rings[0], rank=4), process(rings[1], rank=5), process(rings[2], rings[0], rank=4)]
-    tracker, model = run_both(events, chance)
+    job, model = run_both(events, chance)
     model.advance(2, model.processes[0].step or 0, together=True)
 
     seen: list[int] = []
@@ -743,14 +751,14 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
 
     assert tracked.events == seen[-1] == 600
     assert tracked.orphans == 0
-    assert sorted(rows(tracked.sites)) == sorted(rows(tracker.sites(), *tracked.sites))
-    assert set(tracked.sites) == SITE_COLUMNS
+    assert sorted(rows(tracked.sites)) == sorted(rows(job.table("sites"), *tracked.sites))
+    assert set(tracked.sites) == SITE_COLUMNS | {"process"}
     assert sorted(rows(tracked.steps)) == sorted(wanted_steps(model))
-    assert sorted(rows(tracked.anomalies)) == sorted(rows(tracker.anomalies()))
+    assert sorted(rows(tracked.anomalies)) == sorted(rows(job.table("anomalies")))
     assert tracked.ranks.tolist() == [4, 5, 4]
     assert tracked.site_ranks.tolist() == [[4, 5, 4][p] for p in tracked.sites["process"]]
     assert tracked.last_complete_step == {p: (s.step or 0) - 1 for p, s in model.processes.items()}
-    assert tracked.first_step == dict(rows(tracker.processes(), "process", "first_step"))
+    assert tracked.first_step == {process: one.facts()["first_step"] for process, one in job.trackers.items()}
 
 
 def test_events_of_an_unknown_ring_are_left_out_and_counted() -> None:
@@ -845,6 +853,6 @@ def test_blocks_from_before_recording_began() -> None:
         (3, 1000, 1500, 111, 3),
         (4, 1500, 1600, 8, 1),
     ]
-    assert rows(tracker.processes(), "first_ts", "last_ts", "step") == [(1000, 1600, 4)]
+    assert [tracker.facts()[name] for name in ("first_ts", "last_ts", "step")] == [1000, 1600, 4]
     assert rows(tracker.live(), "ptr", "size", "ts") == [(192, 1, 1000), (64, 7, 1450)]
     assert rows(tracker.anomalies()) == []

@@ -326,7 +326,6 @@ def test_threads_that_fail_and_are_never_heard_of_again_are_bounded() -> None:
     for number in range(3000):
         run.add(Kind.OOM, number, tid=number, size=GIB, attr=6, **HAL)
     tracker = BlockTracker()
-    tracker.add_process(0)
     for batch in run.events():
         columns = event_columns(batch, COLUMNS)
         for row in range(len(columns["ts"])):

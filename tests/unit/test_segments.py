@@ -10,7 +10,7 @@ from fake_run import FakeRun, frame, process
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
-from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out
+from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out, of_process
 from msmemscope.report.analysed import analyse
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
@@ -23,20 +23,19 @@ class Card:
 
     def __init__(self) -> None:
         self.tracker = BlockTracker()
-        self.tracker.add_process(0)
         self.mappings = Mappings()
 
     def event(self, kind: Kind, ptr: int, size: int = 0, pool: Pool = Pool.HAL, **more: int) -> None:
         values = {"kind": kind, "ptr": ptr, "size": size, "pool": pool, "device_type": NPU, "device": 0, "total": -1}
         columns = {name: np.array([(values | more).get(name, 0)], dtype=dtype) for name, dtype in EVENT_COLUMNS.items()}
-        self.tracker.feed(0, 1, columns)
+        self.tracker.feed(1, columns)
         self.mappings.take(columns)
 
     def malloc(self, ptr: int, size: int, pool: Pool = Pool.HAL, **more: int) -> None:
         self.event(Kind.MALLOC, ptr, size, pool, **more)
 
     def layout(self) -> tuple[dict[str, Any], Any]:
-        live = self.tracker.live()
+        live = of_process(0, self.tracker.live())
         return live, lay_out(live, {0: self.mappings})
 
 

@@ -136,14 +136,12 @@ def test_few_runs_are_enough_for_many_steps() -> None:
     events, _ = life(1, 1000)
     steady = [event for event in events if event[2] not in (5, 6)]
     tracker = BlockTracker(max_runs=1 << 20)
-    tracker.add_process(0)
-    tracker.feed(0, len(steady), columns(steady))
+    tracker.feed(len(steady), columns(steady))
     assert len(tracker.sums()["site"]) <= 4 * 4
     tight = BlockTracker(max_runs=50)
-    tight.add_process(0)
-    tight.feed(0, len(events), columns(events))
+    tight.feed(len(events), columns(events))
     assert (~tight.sums()["late"]).sum() <= 50 + 6
-    assert tight.sum_stride > 8
+    assert tight.facts()["sum_stride"] > 8
 
 
 def test_the_largest_age_has_a_class() -> None:
@@ -161,8 +159,7 @@ def test_the_largest_age_has_a_class() -> None:
 
 def test_without_a_limit_no_sums_are_kept() -> None:
     tracker = BlockTracker()
-    tracker.add_process(0)
-    tracker.feed(0, 1, columns([(Kind.MALLOC, 64, 1, 8, 2)]))
+    tracker.feed(1, columns([(Kind.MALLOC, 64, 1, 8, 2)]))
     assert not len(tracker.sums()["site"])
     with pytest.raises(ValueError, match="no step is complete"):
         make_sums(

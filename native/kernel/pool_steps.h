@@ -1,0 +1,73 @@
+// The steps of one pool: what it held at the start and the end of each, the most and the least in between.
+//
+//   open   the current step. Its row is handed out, too; the table says that it is not complete.
+//   thin   beyond kMaxStepRows rows, neighbours become one, except those of the steps in which the pool fell furthest,
+//          and least, below its most: upstream's gaps. 120 bytes a row.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "kernel/pool_key.h"
+#include "kernel/tables.h"
+#include "record/record.h"
+
+namespace memscope::kernel {
+
+inline constexpr std::size_t kMaxStepRows = 1u << 14;
+
+class PoolSteps {
+public:
+    // The pool's first event is in this step, which began at ts.
+    PoolSteps(u32 step, u64 ts) noexcept;
+
+    // The first time that any event told: the open step begins with it.
+    void begin_at(u64 ts) noexcept { open_.start_ts = ts; }
+
+    void allocated(i64 size) noexcept;
+    void freed(i64 size) noexcept;
+    // Behind every event that changed the level. While an address is given out again there is no level in between.
+    void note_level() noexcept;
+    // reserved: what the pool has from the driver, as it says.
+    void note_reserved(i64 reserved) noexcept;
+
+    // A step that is a range begins here: the levels since the range before are those of no step. Its other numbers
+    // count to this one, so that nothing is left out of sums and peaks.
+    void forget_levels() noexcept;
+
+    // The open step ends at ts and `next` begins; the `silent` steps before that, in which nothing happened, have rows.
+    void close(u32 next, u32 silent, u64 ts);
+
+    i64 live_bytes() const noexcept { return open_.end_bytes; }
+
+    // last_ts: up to where the open step is known.
+    void append(StepTable& table, PoolKey pool, u64 last_ts) const;
+
+private:
+    struct Row {
+        u32 step = 0;
+        i64 start_bytes = 0, end_bytes = 0, peak_bytes = 0, min_bytes = 0, most_bytes = 0;
+        i64 start_reserved = kUnknown, end_reserved = kUnknown, peak_reserved = kUnknown;
+        u64 allocs = 0, frees = 0, alloc_bytes = 0, freed_bytes = 0;
+        u64 start_ts = 0, end_ts = 0;
+
+        u32 steps = 1;           // in this row, of which `step` is the last
+        bool has_level = false;  // something happened in it
+        // The next step, with nothing happened in it yet.
+        Row next(u32 number, u64 ts) const noexcept;
+        // `later` is of the steps behind it.
+        void join(const Row& later) noexcept;
+    };
+
+    void note_gap(const Row& row);
+    void thin();
+    static void append(StepTable& table, PoolKey pool, const Row& row, u64 end_ts, bool complete);
+
+    Row open_;
+    std::vector<Row> closed_;
+    u32 stride_ = 1;  // rows of the same cell of so many steps are one
+    std::optional<Row> smallest_gap_, largest_gap_;
+};
+
+}  // namespace memscope::kernel
