@@ -77,7 +77,7 @@ class Tracked:
         behind the step's own events, not those between two ranges (without any: the level at its start, and 0);
         peak_bytes is also that at its start. One row for every step since the pool's first event; complete is False for
         the last, still open one. Of steps in a row in which a worker did nothing only the last has a row.
-    anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/block_tracker.h.
+    anomalies: process, kind (list of str), count, bytes; the kinds are listed in native/kernel/anomalies.h.
     boundaries: process -> step boundaries that it made itself; only processes that made any.
     step_stacks: process -> Python stack of whoever advanced its step last; only processes where it is known.
     first_step: process -> step of its first event; only processes with events.
