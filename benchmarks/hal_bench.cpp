@@ -118,7 +118,7 @@ private:
 enum Way { PLAIN, HOOKED, STACK, WAYS };
 
 void set_way(Way way, Driver& driver) {
-    memscope_set_stack_depth(0, way == STACK ? kFrames : 0);
+    memscope_configure(("native_depth=" + std::to_string(way == STACK ? kFrames : 0)).c_str());
     if (way == PLAIN) {
         memscope_stop();
         memscope_remove_hooks();
@@ -183,8 +183,8 @@ void measure_threads(Driver& driver, OwnRing& ring) {
 int main(int argc, char** argv) {
     const std::string directory = own::make_directory("memscope-bench-hal-");
     memscope_set_session(directory.c_str());
-    memscope_set_ring_bytes(64 << 20);
-    memscope_set_devices("npu");
+    memscope_configure("ring_mib=64");
+    memscope_configure("devices=npu");
     OwnRing ring(directory);
     Driver nothing = {"a driver that does nothing", dlopen(PLAIN_DRIVER, RTLD_NOW | RTLD_LOCAL), 100'000};
     if (nothing.library == nullptr) return 1;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hook/recorder.h"
+#include "hook/settings.h"
 #include "own_directory.h"
 #include "record/ring.h"
 
@@ -51,7 +52,7 @@ public:
     EmptiedSession() {
         directory_ = own::make_directory("memscope-bench-emptied-");
         memscope_set_session(directory_.c_str());
-        memscope_set_wait_ns(1'000'000'000);
+        memscope_configure("ring_wait_ms=1000");
         reader_ = std::thread([this] { empty(); });
     }
     ~EmptiedSession() {

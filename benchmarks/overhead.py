@@ -76,7 +76,7 @@ class Training:
 @contextmanager
 def recording(stack_depth: int) -> Iterator[None]:
     _native.install_hooks()
-    _native.set_stack_depth(stack_depth, 0)
+    _native.configure(f"python_depth={stack_depth}")
     _native.start()
     try:
         yield
@@ -172,7 +172,7 @@ def event_cost() -> None:
     for _ in range(21):
         times["off"].append(deep(17, loop))
         for name, depth in (("no stack", 0), ("stack", 32)):
-            _native.set_stack_depth(depth, 0)
+            _native.configure(f"python_depth={depth}")
             _native.start()
             times[name].append(deep(17, loop))
             _native.stop()

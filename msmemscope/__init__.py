@@ -76,7 +76,7 @@ def config(**options: str) -> None:
     from msmemscope.collect.rank.bootstrap import own_imports
 
     with own_imports:
-        from msmemscope.options.declared import parse_keywords
+        from msmemscope.options.declared import parse_keywords, settings_text
 
         parsed = parse_keywords(options, _config or _launched_config())
         from msmemscope.telling import tell
@@ -86,12 +86,7 @@ def config(**options: str) -> None:
     if _is_attached():
         from msmemscope import _native
 
-        chosen = _config
-        _native.set_stack_depth(
-            chosen.python_stack_depth if chosen.python_stack else 0, chosen.c_stack_depth if chosen.c_stack else 0
-        )
-        _native.set_devices(",".join(chosen.device))
-        _native.set_sorts(chosen.sorts)
+        _native.configure(settings_text(_config))
 
 
 def start() -> None:

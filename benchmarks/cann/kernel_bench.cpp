@@ -47,9 +47,9 @@ void wait_until_read() {
 int main() {
     setenv("NPUSIM_DEVICES", "8", 1);
     const EmptiedSession session;
-    memscope_set_ring_bytes(16 << 20);
-    memscope_set_devices("npu");
-    memscope_set_sorts(static_cast<unsigned>(Sort::KERNELS));
+    memscope_configure("ring_mib=16");
+    memscope_configure("devices=npu");
+    memscope_configure("sorts=2");
     memscope_install_hooks();
     printf("ns of processor time per launch, median of %d rounds of %d launches per thread\n", kRounds, kLaunches);
     printf("threads  not hooked  hooked, off  recording   (beyond not hooked)  timed  given up\n");

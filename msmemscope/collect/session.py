@@ -15,7 +15,7 @@ from msmemscope.collect.nothing import open_nothing
 from msmemscope.collect.place import choose_place
 from msmemscope.collect.presence import OWNER, hold
 from msmemscope.errors import MemscopeError
-from msmemscope.options.declared import Config
+from msmemscope.options.declared import Config, settings_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 SESSION_VARIABLE = "MSMEMSCOPE_SESSION"
+SETTINGS_VARIABLE = "MSMEMSCOPE_SETTINGS"  # read by native/hook/preload.cpp
 FINISH = "finish"  # this file says: the program has ended, drain and stop
 AGENT_ID = "agent.id"  # this file names the node's agent, once there is one
 # Files of rings that were deleted with the session directory, a line each, in the directory that was made again. First
@@ -124,19 +125,11 @@ class Session:
     def environment(self) -> dict[str, str]:
         """The variables of a watched process, beyond those it has. The hook library reads them before Python
         is up, so they say all that it needs."""
-        config = self.config
-        variables = {
+        return {
             SESSION_VARIABLE: self.directory,
-            "MSMEMSCOPE_PYTHON_DEPTH": str(config.python_stack_depth if config.python_stack else 0),
-            "MSMEMSCOPE_NATIVE_DEPTH": str(config.c_stack_depth if config.c_stack else 0),
-            "MSMEMSCOPE_RING_MIB": str(config.ring_mib),
-            "MSMEMSCOPE_WAIT_MS": str(config.ring_wait_ms),
-            "MSMEMSCOPE_DEVICES": ",".join(config.device),
-            "MSMEMSCOPE_SORTS": str(config.sorts),
-            "MSMEMSCOPE_DEFERRED": "1" if config.collect_mode == "deferred" else "0",
+            SETTINGS_VARIABLE: settings_text(self.config),
+            "LD_PRELOAD": _preloaded(os.environ.get("LD_PRELOAD", "")),
         }
-        variables["LD_PRELOAD"] = _preloaded(os.environ.get("LD_PRELOAD", ""))
-        return variables
 
 
 def _preloaded(before: str) -> str:

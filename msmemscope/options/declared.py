@@ -42,6 +42,7 @@ __all__ = [
     "long_flag",
     "parse_command_line",
     "parse_keywords",
+    "settings_text",
 ]
 
 
@@ -65,6 +66,7 @@ class Option(Facts):
     cli: bool = True
     once: bool = False  # fixed once a run has begun
     ours: bool = False  # not an option of upstream
+    native: Mapping[str, Callable[[Config], int | str]] = {}  # setting of native/hook/settings.h → what it comes to
     later: Mapping[str, str] = {}  # value ("" = any) → what is missing in this version, a full sentence
     parse: Callable[[str, list[str]], dict[str, object]] = grammars.parse_nothing
 
@@ -137,6 +139,7 @@ OPTIONS: tuple[Option, ...] = (
         cost="proportional to the events of the chosen devices; others cost one comparison",
         field="device",
         api=True,
+        native={"devices": lambda config: ",".join(config.device)},
         parse=grammars.parse_device,
     ),
     Option(
@@ -149,6 +152,7 @@ OPTIONS: tuple[Option, ...] = (
         cost="launch and access multiply the number of events",
         field="dump_events",
         api=True,
+        native={"sorts": lambda config: config.sorts},  # of level and analysis too
         parse=grammars.parse_events,
         later={
             "launch": f"recording operator launches {_OPERATORS}; kernels of an NPU, ATB and memory are recorded",
@@ -181,6 +185,10 @@ OPTIONS: tuple[Option, ...] = (
         cost="grows with the depth; measured in docs/overhead.md",
         field="python_stack",
         api=True,
+        native={
+            "python_depth": lambda config: config.python_stack_depth if config.python_stack else 0,
+            "native_depth": lambda config: config.c_stack_depth if config.c_stack else 0,
+        },
         parse=grammars.parse_call_stack,
     ),
     Option(
@@ -252,6 +260,7 @@ OPTIONS: tuple[Option, ...] = (
         help="When recording begins: with the program, or at msmemscope.start() in its code.",
         cost="deferred: address and size only until start()",
         field="collect_mode",
+        native={"deferred": lambda config: int(config.collect_mode == "deferred")},
         parse=grammars.parse_collect_mode,
     ),
     Option(
@@ -274,6 +283,7 @@ OPTIONS: tuple[Option, ...] = (
         "(on kernels before 5.14 all of it)",
         field="ring_mib",
         ours=True,
+        native={"ring_mib": lambda config: config.ring_mib},
         parse=grammars.parse_ring_size,
     ),
     Option(
@@ -286,11 +296,17 @@ OPTIONS: tuple[Option, ...] = (
         cost="at most this long per time the ring fills up",
         field="ring_wait_ms",
         ours=True,
+        native={"ring_wait_ms": lambda config: config.ring_wait_ms},
         parse=grammars.parse_ring_wait,
     ),
 )
 
 BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def settings_text(config: Config) -> str:
+    """The options as the native side takes them: `memscope_configure` (native/hook/settings.h)."""
+    return ";".join(f"{name}={value(config)}" for option in OPTIONS for name, value in option.native.items())
 
 
 class Parsed(Facts):
@@ -347,8 +363,10 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
     warnings: list[str] = []
     seen: set[str] = set()
     fields: dict[str, object] = {"output_path": grammars.absolute(DEFAULT_OUTPUT)}
+    if current is not None:  # what upstream has no word for cannot be said here, and stays
+        fields.update({option.field: getattr(current, option.field) for option in OPTIONS if option.ours})
     if current is not None and locked:
-        fields = {option.field: getattr(current, option.field) for option in OPTIONS if option.once}
+        fields.update({option.field: getattr(current, option.field) for option in OPTIONS if option.once})
         fields["format_given"] = current.format_given
     for keyword, value in keywords.items():
         found = names.get(keyword)

@@ -7,16 +7,10 @@
 
 #include "hook/patch.h"
 #include "hook/recorder.h"
-#include "hook/selection.h"
-#include "stack/stacks.h"
+#include "hook/settings.h"
 
 namespace memscope {
 namespace {
-
-unsigned number_or(const char* name, unsigned otherwise) noexcept {
-    const char* text = getenv(name);
-    return text == nullptr || *text == 0 ? otherwise : static_cast<unsigned>(strtoul(text, nullptr, 10));
-}
 
 bool is_set(const char* name) noexcept {
     const char* text = getenv(name);
@@ -44,14 +38,10 @@ __attribute__((constructor)) void arm() {
         return;
     }
     if (memscope_set_session(getenv("MSMEMSCOPE_SESSION")) != 0) return;
-    memscope_set_stack_depth(number_or("MSMEMSCOPE_PYTHON_DEPTH", 0), number_or("MSMEMSCOPE_NATIVE_DEPTH", 0));
-    if (const unsigned mib = number_or("MSMEMSCOPE_RING_MIB", 0)) memscope_set_ring_bytes(static_cast<u64>(mib) << 20);
-    memscope_set_wait_ns(number_or("MSMEMSCOPE_WAIT_MS", 20) * 1'000'000ull);
-    if (const char* devices = getenv("MSMEMSCOPE_DEVICES")) memscope_set_devices(devices);
-    if (getenv("MSMEMSCOPE_SORTS") != nullptr) memscope_set_sorts(number_or("MSMEMSCOPE_SORTS", 0));
+    if (is_set("MSMEMSCOPE_SETTINGS")) memscope_configure(getenv("MSMEMSCOPE_SETTINGS"));
     install_hooks();
     memscope_remember();
-    if (number_or("MSMEMSCOPE_DEFERRED", 0) == 0) memscope_start();
+    if (g_settings.deferred == 0) memscope_start();
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "hook/guard.h"
 #include "hook/identity.h"
 #include "hook/interpreter.h"
+#include "hook/settings.h"
 #include "hook/spin_lock.h"
 #include "hook/steps.h"
 #include "hook/unwatched.h"
@@ -51,8 +52,6 @@ struct Recorder {
     InternTable strings, frames, stacks;
     char session[256];
     i32 launched_rank;  // what the environment said when the latest ring was made
-    u64 ring_bytes;
-    u64 wait_ns;
     int error;
 };
 Recorder g_recorder = {};
@@ -163,6 +162,8 @@ void relate(RingHeader& own) noexcept {
 
 // --- the ring --------------------------------------------------------------------------------------------------
 
+u64 ring_wait_ns() noexcept { return g_settings.ring_wait_ms * 1'000'000ull; }
+
 int open_ring() noexcept {
     Recorder& self = g_recorder;
     if (self.session[0] == 0) return ENOENT;
@@ -172,9 +173,9 @@ int open_ring() noexcept {
     char path[512];
     snprintf(path, sizeof path, "%.255s/%016llx.ring", self.session, static_cast<unsigned long long>(ring_id));
     Ring fresh;
-    const int error = fresh.create(path, self.ring_bytes != 0 ? self.ring_bytes : kDefaultRingBytes);
+    const int error = fresh.create(path, u64{g_settings.ring_mib} << 20);
     if (error != 0) return error;
-    fresh.wait_ns = self.wait_ns;
+    fresh.wait_ns = ring_wait_ns();
     const RingHeader* inherited = self.steps_of.load(std::memory_order_relaxed);  // set when we were forked
     fill_identity(*fresh.header, ring_id);
     const i32 launched = fresh.header->rank;
@@ -329,6 +330,10 @@ __attribute__((destructor)) void say_goodbye() {
 
 }  // namespace
 
+void use_ring_wait() noexcept {
+    if (has_ring()) g_recorder.ring.wait_ns = ring_wait_ns();
+}
+
 void record_nothing_in_child() noexcept {
     g_watch.store(Watch::OFF, std::memory_order_relaxed);
     if (has_ring()) tell_unwatched(EINTR);
@@ -458,13 +463,6 @@ MEMSCOPE_API int memscope_set_session(const char* directory) {
 }
 
 MEMSCOPE_API void memscope_note_unwatched(int error) { tell_unwatched(error); }
-
-MEMSCOPE_API void memscope_set_ring_bytes(unsigned long long bytes) { g_recorder.ring_bytes = bytes; }
-
-MEMSCOPE_API void memscope_set_wait_ns(unsigned long long ns) {
-    g_recorder.wait_ns = ns;
-    if (g_recorder.ring.is_open()) g_recorder.ring.wait_ns = ns;
-}
 
 MEMSCOPE_API void memscope_start() {
     if (!is_recording()) ask_card();

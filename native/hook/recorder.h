@@ -64,6 +64,8 @@ bool has_room_for_whole_stacks() noexcept;
 // Makes sure that there is a ring, so that the intern tables may be used. False: this process records nothing.
 bool ensure_ring() noexcept;
 bool has_ring() noexcept;
+// For settings.cpp: how long it waits for room is another time from now on.
+void use_ring_wait() noexcept;
 // For fork.cpp: this process was forked in the middle of a hook.
 void record_nothing_in_child() noexcept;
 
@@ -84,8 +86,6 @@ extern "C" {
 int memscope_set_session(const char* directory);
 // This process will record nothing into the session, for the reason `error`: counted in the run, see unwatched.h.
 void memscope_note_unwatched(int error);
-void memscope_set_ring_bytes(unsigned long long bytes);
-void memscope_set_wait_ns(unsigned long long ns);  // 0: never block
 
 // Recording on or off; a SYSTEM event marks either in the ring. Idempotent. After stop() blocks are remembered.
 void memscope_start();

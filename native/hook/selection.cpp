@@ -9,7 +9,6 @@
 namespace memscope {
 
 Selection g_selection;
-std::atomic<u32> g_sorts{static_cast<u32>(Sort::OPERATORS)};
 
 namespace {
 
@@ -41,10 +40,7 @@ MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
 
-}  // namespace memscope
-
-extern "C" __attribute__((visibility("default"))) void memscope_set_devices(const char* list) {
-    using namespace memscope;
+void select_devices(const char* list) noexcept {
     u32 cpu = 0, npu = 0, cuda = 0, automatic = 0;
     while (*list != 0) {
         const std::size_t length = strcspn(list, ",");
@@ -74,6 +70,4 @@ extern "C" __attribute__((visibility("default"))) void memscope_set_devices(cons
     g_selection.is_auto.store(automatic);
 }
 
-extern "C" __attribute__((visibility("default"))) void memscope_set_sorts(unsigned sorts) {
-    memscope::g_sorts.store(sorts);
-}
+}  // namespace memscope

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "hook/settings.h"
 #include "record/record.h"
 
 namespace memscope {
@@ -29,10 +30,9 @@ extern Selection g_selection;
 
 // Sorts of events that can be switched off. Memory events are always wanted: everything else hangs on them.
 enum class Sort : u32 { OPERATORS = 1, KERNELS = 2, ACCESSES = 4 };
-extern std::atomic<u32> g_sorts;
 
 inline bool is_wanted(Sort sort) noexcept {
-    return (g_sorts.load(std::memory_order_relaxed) & static_cast<u32>(sort)) != 0;
+    return (g_settings.sorts.load(std::memory_order_relaxed) & static_cast<u32>(sort)) != 0;
 }
 
 // True when events of this device are to be recorded. Under `auto` the first event of an accelerator ends the
@@ -51,12 +51,9 @@ inline bool was_selected(DeviceType type, i16 device) noexcept {
     return g_selection.has_narrowed.load(std::memory_order_relaxed) && g_selection.earlier.has(type, device);
 }
 
-}  // namespace memscope
-
-// `list`: auto, cpu, npu, npu:N, cuda, cuda:N, separated by commas. Unknown words are ignored: the option was
-// checked before it came here.
+// For settings.cpp. `list`: auto, cpu, npu, npu:N, cuda, cuda:N, separated by commas. Unknown words are ignored: the
+// option was checked before it came here.
 // Also in the middle of a program: blocks.h says what becomes of those that were recorded under another selection.
-extern "C" void memscope_set_devices(const char* list);
+void select_devices(const char* list) noexcept;
 
-// Sums of memscope::Sort.
-extern "C" void memscope_set_sorts(unsigned sorts);
+}  // namespace memscope

@@ -3,7 +3,7 @@
 
 #include "hook/patch.h"
 #include "hook/recorder.h"
-#include "hook/selection.h"
+#include "hook/settings.h"
 #include "module/bindings.h"
 #include "module/python_frames.h"
 
@@ -57,6 +57,14 @@ py::list lost() {
     return rows;
 }
 
+py::dict settings() {
+    py::dict all;
+    memscope_visit_settings(
+        [](void* context, const char* name, const char* value) { (*static_cast<py::dict*>(context))[name] = value; },
+        &all);
+    return all;
+}
+
 py::dict stats() {
     memscope_stats now;
     memscope_get_stats(&now);
@@ -77,11 +85,13 @@ void bind_collect(py::module_& module) {
     });
     module.def("note_unwatched", &memscope_note_unwatched, py::arg("error"),
                "This process will record nothing into the session, for this errno.");
-    module.def("set_ring_bytes", &memscope_set_ring_bytes);
-    module.def("set_wait_ns", &memscope_set_wait_ns);
-    module.def("set_stack_depth", &memscope_set_stack_depth, py::arg("python"), py::arg("native"));
-    module.def("set_devices", &memscope_set_devices, py::arg("list"));
-    module.def("set_sorts", &memscope_set_sorts, py::arg("sorts"), "Sums of 1 operators, 2 kernels, 4 accesses.");
+    module.def(
+        "configure",
+        [](const std::string& text) {
+            if (memscope_configure(text.c_str()) != 0) throw py::value_error("no settings of this library: " + text);
+        },
+        py::arg("text"), "Takes over settings (native/hook/settings.h): name=value;name=value.");
+    module.def("settings", &settings, "Every setting by its name.");
     module.def("use_python_frames",
                [](bool use) { memscope_set_python_frames(use ? &memscope_cpython_frames : nullptr); });
     module.def("walked_frames", &walked_frames,

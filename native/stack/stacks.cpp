@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "hook/recorder.h"
+#include "hook/settings.h"
 #include "stack/code_objects.h"
 #include "stack/frame_rules.h"
 #include "stack/native_walk.h"
@@ -11,8 +12,6 @@ namespace memscope {
 namespace {
 
 std::atomic<const memscope_python_frames*> g_python{nullptr};
-std::atomic<u32> g_python_depth{0};
-std::atomic<u32> g_native_depth{0};
 
 constexpr u32 kShortDepth = 4;  // of stacks that are shortened: the line that allocated is still there
 
@@ -92,13 +91,13 @@ u64 capture_native(u32 depth, u8& flags) noexcept {
 
 u64 capture_python_stack(u8& flags, u32 depth) noexcept {
     const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
-    if (depth == 0) depth = g_python_depth.load(std::memory_order_relaxed);
+    if (depth == 0) depth = g_settings.python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
     return depth <= 64 ? capture_python<64>(*python, depth, flags) : capture_python<kMaxFrames>(*python, depth, flags);
 }
 
 u64 capture_native_stack(u8& flags, u32 depth) noexcept {
-    if (depth == 0) depth = g_native_depth.load(std::memory_order_relaxed);
+    if (depth == 0) depth = g_settings.native_depth.load(std::memory_order_relaxed);
     if (depth == 0) return 0;
     return depth <= 64 ? capture_native<64>(depth, flags) : capture_native<kMaxFrames>(depth, flags);
 }
@@ -108,9 +107,4 @@ u64 capture_native_stack(u8& flags, u32 depth) noexcept {
 extern "C" __attribute__((visibility("default"))) void memscope_set_python_frames(
     const memscope_python_frames* frames) {
     memscope::g_python.store(frames, std::memory_order_release);
-}
-
-extern "C" __attribute__((visibility("default"))) void memscope_set_stack_depth(unsigned python, unsigned native) {
-    memscope::g_python_depth.store(python < memscope::kMaxFrames ? python : memscope::kMaxFrames);
-    memscope::g_native_depth.store(native < memscope::kMaxFrames ? native : memscope::kMaxFrames);
 }

@@ -35,8 +35,6 @@ typedef struct memscope_python_frames {
 
 // nullptr: no Python stacks any more (the interpreter is finishing).
 void memscope_set_python_frames(const memscope_python_frames* frames);
-// Frames kept per stack; 0: none.
-void memscope_set_stack_depth(unsigned python, unsigned native);
 
 #ifdef __cplusplus
 }

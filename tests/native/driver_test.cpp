@@ -70,7 +70,7 @@ bool is_loaded(const char* path) {
 
 CASE(drivers_with_one_set_of_names_come_and_go) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_devices("npu");
+    memscope_configure("devices=npu");
     memscope_install_hooks();
     memscope_start();
     std::size_t expected = 0;

@@ -118,7 +118,7 @@ CASE(while_nothing_is_watched) {
 
 CASE(after_recording_has_failed) {
     CHECK_EQUAL(memscope_set_session((session_directory() + "/gone/session").c_str()), 0);
-    memscope_set_devices("cpu");
+    memscope_configure("devices=cpu");
     memscope_install_hooks();
     memscope_start();
     allocate();
@@ -131,7 +131,7 @@ CASE(after_recording_has_failed) {
 
 CASE(while_blocks_are_only_remembered) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(1 << 20);
+    memscope_configure("ring_mib=1");
     memscope_remember();
     early_allocate(reinterpret_cast<void*>(0x2000), 64);
     const pid_t child = in_child([] {

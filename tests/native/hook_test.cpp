@@ -51,8 +51,8 @@ void* const kBlock = reinterpret_cast<void*>(0x1000);
 
 CASE(a_process_that_records_nothing_leaves_no_file) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(1 << 20);
-    memscope_set_devices("cpu,npu,cuda");
+    memscope_configure("ring_mib=1");
+    memscope_configure("devices=cpu,npu,cuda");
     early_allocate(kBlock, 100);
     CHECK_EQUAL(fake_news, 1);
     memscope_install_hooks();
@@ -257,18 +257,18 @@ CASE(only_selected_devices_are_recorded) {
     const auto cpu = [] { early_allocate(kBlock, 8); };
     const auto cuda0 = [] { early_cuda(kBlock, 8, 8, 8, 0); };
     const auto cuda1 = [] { early_cuda(kBlock, 8, 8, 8, 1); };
-    memscope_set_devices("cuda:1");
+    memscope_configure("devices=cuda:1");
     CHECK_EQUAL(recorded(cpu), 0u);
     CHECK_EQUAL(recorded(cuda0), 0u);
     CHECK_EQUAL(recorded(cuda1), 1u);
-    memscope_set_devices("cpu,npu");
+    memscope_configure("devices=cpu,npu");
     CHECK_EQUAL(recorded(cpu), 1u);
     CHECK_EQUAL(recorded(cuda1), 0u);
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
     CHECK_EQUAL(recorded(cpu), 1u);  // no accelerator yet
     CHECK_EQUAL(recorded(cuda0), 1u);
     CHECK_EQUAL(recorded(cpu), 0u);
-    memscope_set_devices("auto,cpu");
+    memscope_configure("devices=auto,cpu");
     CHECK_EQUAL(recorded(cuda0), 1u);
     CHECK_EQUAL(recorded(cpu), 1u);
 }
@@ -278,9 +278,9 @@ CASE(what_was_recorded_of_the_host_before_the_first_card_is_recorded_as_freed) {
     void* const kept = reinterpret_cast<void*>(0x3000);
     void* const staging = reinterpret_cast<void*>(0x4000);
     void* const before_start = reinterpret_cast<void*>(0x5000);
-    memscope_set_devices("cpu");  // a card was seen in the case before; `auto` begins anew
+    memscope_configure("devices=cpu");  // a card was seen in the case before; `auto` begins anew
     memscope_stop();
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
     early_allocate(before_start, 4096);
     memscope_start();
     early_allocate(checkpoint, 64 << 20);
@@ -314,15 +314,15 @@ CASE(what_was_recorded_of_a_card_is_recorded_as_freed_when_other_devices_are_sel
     const auto release = [at](u64 address, int device) { early_cuda(at(address), -512, 1024, 4096, device); };
     const auto before = own_memory_events().size();
     std::vector<u64> freed;  // in this order, and nothing else
-    memscope_set_devices("auto");
-    memscope_set_devices("cpu,npu,cuda");
+    memscope_configure("devices=auto");
+    memscope_configure("devices=cpu,npu,cuda");
     allocate(0x10000, 0);
     allocate(0x20000, 0);
     allocate(0x30000, 1);
     early_allocate(at(0x40000), 8);
     memscope_stop();
     allocate(0x50000, 0);  // remembered, and not recorded when the start finds other devices
-    memscope_set_devices("cuda:1");
+    memscope_configure("devices=cuda:1");
     allocate(0x60000, 0);
     memscope_start();
     CHECK_EQUAL(own_memory_events().size(), before + 4);
@@ -341,10 +341,10 @@ CASE(what_was_recorded_of_a_card_is_recorded_as_freed_when_other_devices_are_sel
         freed.push_back(memory[event].record.ptr);
     }
     CHECK(freed == (std::vector<u64>{0x10000, 0x40000, 0x30000}));
-    memscope_set_devices("cuda");
+    memscope_configure("devices=cuda");
     release(0x70000, 0);  // came while nobody asked: no end without a beginning
     allocate(0x70000, 0);
-    memscope_set_devices("cpu");
+    memscope_configure("devices=cpu");
     memscope_stop();
     release(0x20000, 0);
     release(0x70000, 0);
@@ -355,7 +355,7 @@ CASE(what_was_recorded_of_a_card_is_recorded_as_freed_when_other_devices_are_sel
     CHECK((memory.back().record.header.flags & static_cast<u8>(Flag::SHADOW)) != 0);
     memscope_start();
     early_allocate(at(0x80000), 8);  // recorded when the host was asked for by name,
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
     allocate(0x90000, 0);  // which the first card ends
     early_release(at(0x80000));
     CHECK_EQUAL(own_memory_events().size(), before + 13);
@@ -364,9 +364,9 @@ CASE(what_was_recorded_of_a_card_is_recorded_as_freed_when_other_devices_are_sel
 }
 
 CASE(a_child_records_no_end_of_what_its_parent_recorded_on_devices_that_are_not_selected) {
-    memscope_set_devices("cpu,cuda");
+    memscope_configure("devices=cpu,cuda");
     early_allocate(kBlock, 8);
-    memscope_set_devices("cuda");
+    memscope_configure("devices=cuda");
     const pid_t child = fork();
     if (child == 0) {
         early_cuda(kBlock, 8, 8, 8, 0);
@@ -382,7 +382,7 @@ CASE(a_child_records_no_end_of_what_its_parent_recorded_on_devices_that_are_not_
 }
 
 CASE(the_cuda_driver_is_recorded_with_device_and_kind) {
-    memscope_set_devices("cpu,cuda");
+    memscope_configure("devices=cpu,cuda");
     const auto before = own_memory_events().size();
     void *plain = nullptr, *async = nullptr, *pinned = nullptr;
     CHECK_EQUAL(cudaMalloc(&plain, 1000), 0);
@@ -455,7 +455,7 @@ CASE(blocks_allocated_while_stopped_are_told_at_the_next_start_with_their_true_t
 }
 
 CASE(a_release_is_recorded_with_its_stack_while_recording_is_on) {
-    memscope_set_stack_depth(0, 20);
+    memscope_configure("python_depth=0;native_depth=20");
     early_allocate(kBlock, 16);
     early_release(kBlock);
     auto memory = own_memory_events();
@@ -467,7 +467,7 @@ CASE(a_release_is_recorded_with_its_stack_while_recording_is_on) {
     memory = own_memory_events();
     CHECK(memory.back().kind == Kind::FREE && memory.back().record.stack_c == 0);
     memscope_start();
-    memscope_set_stack_depth(0, 0);
+    memscope_configure("python_depth=0;native_depth=0");
 }
 
 CASE(stop_and_remove_leave_the_program_as_it_was) {

@@ -69,8 +69,8 @@ const EventRecord& last(Kind kind) {
 // The first case: nothing has been looked up yet, no address is known.
 CASE(a_request_that_fails_is_recorded_with_its_stack_while_a_library_is_loading) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(kRing);
-    memscope_set_devices("cpu,npu,cuda");
+    memscope_configure("ring_mib=1");
+    memscope_configure("devices=cpu,npu,cuda");
     memscope_install_hooks();
     memscope_start();
     call_with_the_pool_locked_while_a_library_is_loading([] {
@@ -81,14 +81,14 @@ CASE(a_request_that_fails_is_recorded_with_its_stack_while_a_library_is_loading)
 }
 
 CASE(a_block_is_recorded_with_its_stack_while_a_library_is_loading) {
-    memscope_set_stack_depth(0, 20);
+    memscope_configure("python_depth=0;native_depth=20");
     call_with_the_pool_locked_while_a_library_is_loading([] {
         void* block = nullptr;
         CHECK_EQUAL(cudaMalloc(&block, 4096), 0);
         CHECK_EQUAL(cudaFree(block), 0);
     });
     CHECK(last(Kind::MALLOC).stack_c != 0);
-    memscope_set_stack_depth(0, 0);
+    memscope_configure("python_depth=0;native_depth=0");
 }
 
 // As a thread of low priority is taken off the processor for a real-time one, in the middle of its wait.
@@ -101,7 +101,7 @@ void stop_here(int) {
 CASE(a_thread_that_waits_for_room_keeps_no_other_from_defining_texts) {
     const std::string some(1000, 'a'), other(1000, 'b');
     memscope_stats stats;
-    memscope_set_wait_ns(0);
+    memscope_configure("ring_wait_ms=0");
     memscope_meta("fills", "the ring");
     do {
         memscope_meta("fills", "the ring");
@@ -109,7 +109,7 @@ CASE(a_thread_that_waits_for_room_keeps_no_other_from_defining_texts) {
     } while (stats.head + 2 * sizeof(EventRecord) <= kRing);
     CHECK_EQUAL(stats.lost, 0u);
 
-    memscope_set_wait_ns(1'000'000'000);
+    memscope_configure("ring_wait_ms=1000");
     signal(SIGUSR1, stop_here);
     std::thread waiting([&] { memscope_meta("waits", some.c_str()); });
     Ring ring;

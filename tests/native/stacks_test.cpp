@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "hook/recorder.h"
+#include "hook/settings.h"
 #include "own_ring.h"
 #include "stack/stacks.h"
 
@@ -69,10 +70,10 @@ Stack capture(u64 number) {
 CASE(the_stacks_beyond_a_limit_are_shortened_to_the_frames_that_allocated) {
     static const memscope_python_frames frames = {walk, describe};
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(64 << 20);
+    memscope_configure("ring_mib=64");
     memscope_install_hooks();
     memscope_set_python_frames(&frames);
-    memscope_set_stack_depth(32, 0);
+    memscope_configure("python_depth=32;native_depth=0");
     memscope_start();
     u64 number = 0, whole = 0;
     for (Stack stack = capture(number); (stack.flags & static_cast<u8>(Flag::STACK_LOST)) == 0;

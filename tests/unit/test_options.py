@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import msmemscope
+from msmemscope import _native
 from msmemscope.errors import InputError, UsageError
 from msmemscope.options.config_json import (
     config_json_text,
@@ -21,7 +22,14 @@ from msmemscope.options.config_json import (
     to_config_json,
     write_config_json,
 )
-from msmemscope.options.declared import BY_NAME, OPTIONS, OptionError, parse_command_line, parse_keywords
+from msmemscope.options.declared import (
+    BY_NAME,
+    OPTIONS,
+    OptionError,
+    parse_command_line,
+    parse_keywords,
+    settings_text,
+)
 from msmemscope.options.facts import Facts
 from msmemscope.options.settings import NO_OUTPUT_ID, Config, Watch
 
@@ -371,6 +379,46 @@ def test_the_same_option_under_two_names_is_told() -> None:
     parsed = parse_keywords({"data_format": "db", "format": "csv"})
     assert parsed.config.format == "csv"
     assert any("twice" in warning for warning in parsed.warnings)
+
+
+def test_what_only_the_command_line_can_say_is_kept() -> None:
+    launched = parse_command_line({"ring_size": "32", "ring_wait": "0"}).config
+    config = parse_keywords({"device": "cpu"}, launched).config
+    assert (config.ring_mib, config.ring_wait_ms) == (32, 0)
+
+
+# --- The native side ----------------------------------------------------------------------------------------------
+
+
+def test_the_native_side_has_the_settings_that_are_declared_and_no_others() -> None:
+    declared = [name for option in OPTIONS for name in option.native]
+    assert sorted(declared) == sorted(_native.settings())
+
+
+def test_options_reach_the_native_side_with_their_values() -> None:
+    before = ";".join(f"{name}={value}" for name, value in _native.settings().items())
+    try:
+        _native.configure(settings_text(parse_command_line(EVERYTHING).config))
+        assert _native.settings() == {
+            "devices": "npu:3,cuda:1,cpu",
+            "sorts": "4",  # accesses; of launches --events has none
+            "python_depth": "7",
+            "native_depth": "3",
+            "deferred": "1",
+            "ring_mib": "32",
+            "ring_wait_ms": "0",
+        }
+        longest = ",".join(f"{kind}:{n}" for kind in ("npu", "cuda") for n in range(32))
+        _native.configure(settings_text(parse_command_line({"device": longest}).config))
+        assert _native.settings()["devices"] == longest
+        _native.configure("ring_mib=64")
+        others = {**_native.settings(), "ring_mib": "64"}
+        for wrong in ("ring_mib=1;wishes=1", "ring_mib=1;sorts=8", "ring_mib=1;sorts=", "ring_mib", "sorts=-1", "=1"):
+            with pytest.raises(ValueError, match=wrong):
+                _native.configure(wrong)
+            assert _native.settings() == others, "nothing of it is taken"
+    finally:
+        _native.configure(before)
 
 
 # --- Records and config.json --------------------------------------------------------------------------------------

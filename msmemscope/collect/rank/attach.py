@@ -14,6 +14,7 @@ import sys
 from msmemscope import _native
 from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.collect.session import Session
+from msmemscope.options.declared import settings_text
 from msmemscope.telling import tell
 
 TYPE_CHECKING = False
@@ -42,10 +43,7 @@ def attach(session: Session) -> None:
 def _set_up(session: Session) -> None:
     config = session.config
     _native.set_session(session.directory)
-    _native.set_ring_bytes(config.ring_mib << 20)
-    _native.set_wait_ns(config.ring_wait_ms * 1_000_000)
-    _native.set_devices(",".join(config.device))
-    _native.set_sorts(config.sorts)
+    _native.configure(settings_text(config))
     if config.python_stack:
         if _walk_is_right():
             _native.use_python_frames(True)
@@ -57,9 +55,6 @@ def _set_up(session: Session) -> None:
                 f"Warning: no Python call stacks: frames of Python {version} are laid out differently from what this "
                 "build expects; reinstall msmemscope for this interpreter"
             )
-    _native.set_stack_depth(
-        config.python_stack_depth if config.python_stack else 0, config.c_stack_depth if config.c_stack else 0
-    )
     _native.install_hooks()
     _native.remember()
     os.register_at_fork(after_in_child=_after_fork_in_child)

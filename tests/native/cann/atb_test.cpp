@@ -107,8 +107,7 @@ std::vector<std::string> lost_lines() {
 
 void begin(unsigned sorts) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_devices("auto");
-    memscope_set_sorts(sorts);
+    memscope_configure(("devices=auto;sorts=" + std::to_string(sorts)).c_str());
     memscope_install_hooks();
     memscope_start();
 }
@@ -247,7 +246,7 @@ CASE(only_what_is_wanted_is_recorded) {
     const Library atb;
     Addition addition;
     const auto kinds = [&](unsigned sorts) {
-        memscope_set_sorts(sorts);
+        memscope_configure(("sorts=" + std::to_string(sorts)).c_str());
         const auto before = atb_events().size();
         addition.run(atb);
         auto events = atb_events();
@@ -262,9 +261,9 @@ CASE(only_what_is_wanted_is_recorded) {
     CHECK_EQUAL(kinds(kAccesses), "0 0 3");
     CHECK_EQUAL(kinds(kOperators | kAccesses), "2 0 3");
     CHECK_EQUAL(kinds(kKernels | kAccesses), "0 2 6");
-    memscope_set_devices("npu:1");
+    memscope_configure("devices=npu:1");
     CHECK_EQUAL(kinds(kAll), "0 0 0");
-    memscope_set_devices("npu:0");
+    memscope_configure("devices=npu:0");
     CHECK_EQUAL(kinds(kAll), "2 2 6");
     CHECK_EQUAL(atb.saved(), 0);
 }

@@ -103,7 +103,7 @@ void* allocate(i64 size, u64 flag) {
 
 CASE(a_program_and_its_events) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
     memscope_install_hooks();
     memscope_start();
     CHECK_EQUAL(aclInit(nullptr), 0);
@@ -243,14 +243,14 @@ CASE(bad_input_is_passed_on_and_tells_nothing) {
 }
 
 CASE(only_selected_cards_are_told) {
-    memscope_set_devices("npu:1");
+    memscope_configure("devices=npu:1");
     const auto before = own_events().size();
     void* zero = allocate(kMiB, MEMF_DEV);
     void* one = allocate(kMiB, MEMF_DEV | 1);
     CHECK_EQUAL(halMemFree(zero), 0);
     CHECK_EQUAL(halMemFree(one), 0);
     CHECK_EQUAL(story_since(before), "MALLOC npu:1 1 1 halMemAlloc\nFREE npu:1 1 0 halMemFree\n");
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
 }
 
 CASE(finalize_before_the_last_frees) {
@@ -275,7 +275,7 @@ CASE(a_linked_program_is_watched_from_its_first_call) {
     const pid_t child = fork();
     if (child == 0) {
         setenv("MSMEMSCOPE_SESSION", session_directory().c_str(), 1);
-        setenv("MSMEMSCOPE_DEVICES", "npu", 1);
+        setenv("MSMEMSCOPE_SETTINGS", "devices=npu", 1);
         execl("/proc/self/exe", "program", "watched", nullptr);
         _exit(127);
     }

@@ -41,8 +41,8 @@ u64 address_of(void* block) { return reinterpret_cast<u64>(block); }
 
 CASE(before_the_first_start_nothing_is_written) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(64 << 20);
-    memscope_set_devices("npu");
+    memscope_configure("ring_mib=64");
+    memscope_configure("devices=npu");
     memscope_install_hooks();
     memscope_remember();
     CHECK_EQUAL(halMemFree(allocate(4096)), 0);

@@ -82,9 +82,9 @@ inline pid_t start_child(const std::function<void()>& body) {
 
 inline void begin_recording() {
     CHECK_EQUAL(memscope_set_session(own::session_directory().c_str()), 0);
-    memscope_set_ring_bytes(16 << 20);
-    memscope_set_devices("npu");
-    memscope_set_sorts(static_cast<unsigned>(Sort::KERNELS));
+    memscope_configure("ring_mib=16");
+    memscope_configure("devices=npu");
+    memscope_configure("sorts=2");
     CHECK(memscope_install_hooks() > 0);
     memscope_start();
 }

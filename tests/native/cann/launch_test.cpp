@@ -95,11 +95,11 @@ CASE(every_entry_point_is_one_launch_with_name_device_stream_and_task) {
 
 CASE(nothing_happens_while_launches_are_not_wanted) {
     in_process({}, [] {
-        memscope_set_sorts(static_cast<unsigned>(Sort::OPERATORS));
+        memscope_configure("sorts=1");
         CHECK_EQUAL(rtSetDevice(0), 0);
         Kernel kernel("unwanted");
         CHECK_EQUAL(kernel.launch(nullptr), 0);
-        memscope_set_sorts(static_cast<unsigned>(Sort::KERNELS));
+        memscope_configure("sorts=2");
         memscope_stop();
         CHECK_EQUAL(kernel.launch(nullptr), 0);
         CHECK(own::rings().empty() || launches().empty());
@@ -143,7 +143,7 @@ CASE(devices_are_the_drivers_also_when_the_program_sees_only_some) {
 
 CASE(only_selected_devices_are_told) {
     in_process({}, [] {
-        memscope_set_devices("npu:1");
+        memscope_configure("devices=npu:1");
         Kernel kernel("anywhere");
         for (const int device : {0, 1}) {
             CHECK_EQUAL(rtSetDevice(device), 0);

@@ -192,10 +192,10 @@ CASE(blocks_from_before_recording_are_known_with_their_times) {
     pta_malloc(1, 0x9000, 512, 4096);
     const u64 after = monotonic_ns();
     CHECK(own::rings().empty());
-    memscope_set_devices("npu:4");  // said last, and holds for what was remembered too
+    memscope_configure("devices=npu:4");  // said last, and holds for what was remembered too
     memscope_start();
     pta_free(1, 0x9000, 4096);
-    memscope_set_devices("npu");
+    memscope_configure("devices=npu");
     pta_malloc(0, 0x3000, 2048, 4096);
     const std::vector<Seen> seen = new_blocks();
     CHECK_EQUAL(seen.size(), 2u);

@@ -75,7 +75,7 @@ struct PhysicalProperties {  // aclrtPhysicalMemProp
 
 CASE(one_request_through_the_runtime_fails_twice_in_the_driver_and_once_in_acl) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_devices("auto");
+    memscope_configure("devices=auto");
     memscope_install_hooks();
     memscope_start();
     CHECK_EQUAL(aclrtSetDevice(1), 0);

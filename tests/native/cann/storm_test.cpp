@@ -43,8 +43,8 @@ struct Totals {
 
 CASE(eight_threads_on_eight_devices_add_up) {
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_set_ring_bytes(64 << 20);
-    memscope_set_devices("npu");
+    memscope_configure("ring_mib=64");
+    memscope_configure("devices=npu");
     memscope_install_hooks();
     memscope_start();
     constexpr int kActions = 6000, kSlots = 32;
@@ -122,7 +122,7 @@ CASE(sigkill_at_any_moment_leaves_every_event_whose_call_had_returned) {
     auto* returned =
         static_cast<std::atomic<u64>*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     auto* tids = returned + 64;
-    memscope_set_ring_bytes(8 << 20);
+    memscope_configure("ring_mib=8");
     u64 checked = 0;
     for (u32 round = 0; round < kKilled; ++round) {
         for (u32 i = 0; i < 128; ++i) returned[i] = 0;
