@@ -234,7 +234,7 @@ def bench_ranks(count: int, steps: int = 200) -> None:
         events += len(columns["kind"])
         with spent:
             fold.take(len(columns["kind"]), columns)
-    kinds.clear()
+    del kinds, columns
     held = resident()
     with merging:
         tracked = blocks.merged((one.tables() for one in folds), processes(count))

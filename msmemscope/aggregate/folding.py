@@ -45,6 +45,11 @@ class _Piece:
         return cls(batch.ring, batch.offset, batch.end, batch.n, batch.cols)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    ring: int
+
+
 class Folding:
     """One thread puts, one folds, any asks. run: where the parts are."""
 
@@ -55,7 +60,8 @@ class Folding:
         self._reached: dict[int, int] = {}  # ring -> the offset up to which it is folded
         self._read: set[str] = set()  # names of parts
         self._with_parent: set[int] = set()
-        self._queue: SimpleQueue[_Piece | str | None] = SimpleQueue()
+        self._over: set[int] = set()  # rings whose process has ended; of the thread
+        self._queue: SimpleQueue[_Piece | _Ended | str | None] = SimpleQueue()
         self._put = self._taken = 0  # rows; each is written by one thread
         self._from_parts = False  # nothing is put: the thread takes it from parts
         self._is_reading = False
@@ -96,6 +102,10 @@ class Folding:
                 self._queue.put(_Piece.of(batch))
         self._start()
 
+    def ended(self, ring: int) -> None:
+        """The process of a ring has ended, and all its batches were put: its fold needs no room for more."""
+        self._queue.put(_Ended(ring))
+
     def finish(self) -> None:
         """Waits until everything that was stored is in the folds."""
         if self._from_parts and not self.is_broken:
@@ -124,6 +134,10 @@ class Folding:
             if self._from_parts:
                 self._fold_stored()
             while not self._closed and (piece := self._queue.get()) is not None:
+                if isinstance(piece, _Ended):
+                    self._over.add(piece.ring)
+                    self._shrink()
+                    continue
                 if not isinstance(piece, _Piece):
                     self._begin_again()
                     continue
@@ -156,7 +170,13 @@ class Folding:
         self._fold_new_parts()
         for piece in waiting:
             self._fold_piece(piece)
+        self._shrink()
         self._is_reading = False
+
+    def _shrink(self) -> None:
+        for ring in [ring for ring in self._over if ring in self._folds]:
+            self._folds[ring].shrink()
+            self._over.discard(ring)
 
     def _fold_new_parts(self) -> bool:
         """Whether there was any."""

@@ -168,6 +168,8 @@ class Shard:
             ring.stored, ring.expected = stored, max(ring.expected, stored.end)
         if self._folding is not None and any(ring.stored.rows for ring in self.rings.values()):
             self._folding.catch_up(id for id, ring in self.rings.items() if ring.identity["parent_ring_id"])
+            for id in [id for id, ring in self.rings.items() if ring.final]:
+                self._folding.ended(id)
             for id, series in host_series(self._store.usage()).items():
                 for sample in zip(series.ts.tolist(), series.rss.tolist(), series.shared.tolist(), strict=True):
                     self.host_use.take(id, *sample)
@@ -332,6 +334,8 @@ class Shard:
         # What lies before `start` exists nowhere any more. It stays a hole in `stored` and is told as missing.
         ring.expected = max(ring.expected, start)
         ring.end = max(ring.end, end)
+        if final and not ring.final and self._folding is not None:
+            self._folding.ended(id)
         ring.final = final or ring.final
         return ring
 

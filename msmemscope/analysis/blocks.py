@@ -7,7 +7,7 @@ merged from them: the tables all other analyses of memory start from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -179,7 +179,9 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     only in the events it makes; without this one that allocated last in step 20 of 24 would seem to have ended there.
     One that did end is brought to the step in which it ended and no further: it holds nothing any more.
     """
-    newest = merge(tables)
+    children = {one.ring for one in processes if one.parent_ring}
+    # Nothing is held twice, and as little as possible once: a job's tables are large.
+    newest = merge(_narrowed(one if one.ring in children else one.reaching(0)) for one in tables)
     of = {number: newest[one.ring] for number, one in enumerate(processes) if one.ring in newest}
     heard = {number: one for number, one in of.items() if one.events}
     boundaries = {number: one.boundaries for number, one in heard.items() if one.boundaries}
@@ -195,26 +197,27 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     known_numbers = list(heard)
     newest.clear()
     heard.clear()
-    # One at a time, and none is held twice: a job's tables are large.
-    closed = {number: of.pop(number).reaching(reached.get(number, 0)) for number in list(of)}
+    closed: dict[int, RingTables] = {}
+    sums: dict[int, SiteSums] = {}
+    windows: dict[int, SiteSums] = {}
+    stacks: dict[str, _Stack] = {name: _Stack(name) for name in ("sites", "steps", "anomalies")}
+    for number in list(of):
+        one = of.pop(number)
+        if one.ring in children:
+            one = one.reaching(reached.get(number, 0))
+        for name, stack in stacks.items():
+            stack.add(number, getattr(one, name))
+        if one.events:
+            (windows if one.window else sums)[number] = _site_sums(one)
+        closed[number] = replace(one, sites={}, steps={}, anomalies={}, sums={}, ages={}, begins={})
     known = {number: closed[number] for number in known_numbers}
     return Tracked(
         processes=tuple(processes),
-        sites=_stacked(closed, "sites"),
-        steps=_stacked(closed, "steps"),
-        anomalies=_stacked(closed, "anomalies"),
-        sums={
-            number: SiteSums(
-                one.sums, one.ages, one.step - 1 if one.step > one.first_step else -1, one.first_step, one.sum_stride
-            )
-            for number, one in known.items()
-            if not one.window
-        },
-        windows={
-            number: SiteSums(one.sums, one.ages, one.window - 1, 1, one.sum_stride)
-            for number, one in known.items()
-            if one.window
-        },
+        sites=stacks["sites"].table(),
+        steps=stacks["steps"].table(),
+        anomalies=stacks["anomalies"].table(),
+        sums=sums,
+        windows=windows,
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
@@ -228,20 +231,47 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     )
 
 
-def _stacked(tables: Mapping[int, RingTables], name: str) -> Table:
-    """One table of all rings under each other: `process` becomes the index of the process."""
-    pieces: list[Table] = []
-    for number, one in tables.items():
-        piece: Table = getattr(one, name)
-        pieces.append(of_process(number, piece))
-    if not pieces:
-        return of_process(0, getattr(RingFold(0).tables().reaching(0), name))
-    return {
-        column: [text for piece in pieces for text in piece[column]]
-        if isinstance(pieces[0][column], list)
-        else np.concatenate([piece[column] for piece in pieces])
-        for column in pieces[0]
-    }
+def _site_sums(one: RingTables) -> SiteSums:
+    if one.window:
+        return SiteSums(one.sums, one.ages, one.window - 1, 1, one.sum_stride)
+    last_step = one.step - 1 if one.step > one.first_step else -1
+    return SiteSums(one.sums, one.ages, last_step, one.first_step, one.sum_stride)
+
+
+def _narrowed(one: RingTables) -> RingTables:
+    return replace(one, sums={name: _narrow(column) for name, column in one.sums.items()})
+
+
+def _narrow(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """In half the bytes where they hold its values: there are millions of rows, and most of their numbers are small."""
+    if column.dtype != np.int64 or not len(column):
+        return column
+    limits = np.iinfo(np.int32)
+    return column.astype(np.int32) if column.min() >= limits.min and column.max() <= limits.max else column
+
+
+class _Stack:
+    """One table of all rings under each other, in which `process` is the index of the process."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._columns: dict[str, list[Any]] = {}
+
+    def add(self, number: int, piece: Table) -> None:
+        for name, column in of_process(number, piece).items():
+            self._columns.setdefault(name, []).append(column)
+
+    def table(self) -> Table:
+        """Once: what was added goes with it, column by column, so that little of it is held twice."""
+        if not self._columns:
+            return of_process(0, getattr(RingFold(0).tables().reaching(0), self._name))
+        table: Table = {}
+        for name in list(self._columns):
+            pieces = self._columns.pop(name)
+            table[name] = (
+                [text for piece in pieces for text in piece] if isinstance(pieces[0], list) else np.concatenate(pieces)
+            )
+        return table
 
 
 def _incidents(tables: Mapping[int, RingTables], processes: Sequence[Process]) -> tuple[Incident, ...]:

@@ -58,7 +58,7 @@ SITE_COLUMNS = frozenset(
 )
 """What leaves the fold of a site; a job has millions of them."""
 
-MAX_SITES = 1 << 18  # some 250 bytes each
+MAX_SITES = 1 << 18  # some 150 bytes each
 MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
 _RARE = np.zeros(256, bool)
@@ -97,6 +97,11 @@ class RingFold:
             else:
                 self._tracker.feed(n, columns)
             self.events += n
+
+    def shrink(self) -> None:
+        """Its process has ended, as far as anybody knows: gives back the memory that was kept for more to come."""
+        with self._lock:
+            self._tracker.shrink()
 
     def tables(self) -> RingTables:
         """What is known now."""

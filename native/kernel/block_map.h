@@ -2,8 +2,8 @@
 //
 // One memory event costs one probe here, so this table decides the tracker's speed. Linear probing keeps a probe
 // within one or two cache lines, and erasing shifts the following blocks back instead of leaving tombstones, so
-// endless churn at the same addresses does not slow it down. It grows at 70 % and never shrinks: 56 bytes per slot,
-// that is 80 to 160 bytes per live block at its fullest.
+// endless churn at the same addresses does not slow it down. It grows at 70 % and shrinks when it is told to: 56 bytes
+// per slot, that is 80 to 160 bytes per live block at its fullest.
 #pragma once
 
 #include <cstddef>
@@ -76,6 +76,17 @@ public:
         --count_;
     }
 
+    // Gives back the slots that what lives does not need.
+    void shrink() {
+        std::size_t slots = 64;
+        while (count_ * 10 > slots * 7) slots *= 2;
+        if (count_ == 0) {
+            *this = BlockMap{};
+        } else if (slots < slots_.size()) {
+            rehash(slots);
+        }
+    }
+
     template <typename Visit>
     void each(Visit&& visit) const {
         for (const Block& slot : slots_)
@@ -88,12 +99,13 @@ private:
         return static_cast<std::size_t>((ptr * 0x9E3779B97F4A7C15ull) >> shift_);
     }
 
-    void grow() {
+    void grow() { rehash(slots_.empty() ? 64 : slots_.size() * 2); }
+
+    void rehash(std::size_t slots) {
         const std::vector<Block> old = std::move(slots_);
-        const std::size_t slots = old.empty() ? 64 : old.size() * 2;
-        shift_ = old.empty() ? 64 - 6 : shift_ - 1;
         slots_ = std::vector<Block>(slots);
         mask_ = slots - 1;
+        shift_ = 64 - static_cast<unsigned>(__builtin_ctzll(slots));
         for (const Block& block : old) {
             if (block.id == 0) continue;
             std::size_t at = home(block.ptr);

@@ -138,7 +138,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     if (pool.key.pool == static_cast<u8>(Pool::HAL))
         if (const u64 word = events.attr.value_or_zero(row); word != 0) pool.words[block.id] = word;
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
-    sites_.allocated(block.site, size, block.step, block.ts, block.id);
+    sites_.allocated(block.site, size, block.step, block.ts);
     if (sums_ != nullptr) sums_->born(block.site, size);
     if (windows_ != nullptr) windows_->born(block.site, size);
     if (lives_ != nullptr) lives_->begin(block, pool.key, events, row);
@@ -238,6 +238,17 @@ void BlockTracker::advance_window() {
     if (window <= window_) return;
     windows_->close(window_, window);
     window_ = window;
+}
+
+void BlockTracker::shrink() {
+    for (const auto& pool : pools_) {
+        pool->blocks.shrink();
+        pool->steps.shrink();
+    }
+    sites_.shrink();
+    late_.shrink_to_fit();
+    if (sums_ != nullptr) sums_->shrink();
+    if (windows_ != nullptr) windows_->shrink();
 }
 
 // ----------------------------------------------------------------------------------------------- tables

@@ -55,6 +55,9 @@ public:
     // The next events, in ring order. enriched: null, or gets n rows.
     void feed(const EventColumns& events, EnrichTable* enriched);
 
+    // Gives back the memory that was kept for more to come. More may come all the same.
+    void shrink();
+
     u32 step() const noexcept { return clock_.step(); }  // the open one; 0 before the first event
     RingFacts facts() const noexcept;
     SiteTable sites() const;

@@ -39,6 +39,8 @@ public:
     // The open step ends at ts and `next` begins; the `silent` steps before that, in which nothing happened, have rows.
     void close(u32 next, u32 silent, u64 ts);
 
+    void shrink() { closed_.shrink_to_fit(); }
+
     i64 live_bytes() const noexcept { return open_.end_bytes; }
 
     // last_ts: up to where the open step is known.

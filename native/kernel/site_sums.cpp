@@ -9,6 +9,12 @@ namespace {
 constexpr u32 kExactAges = 32;
 constexpr u32 kOldAge = 2;
 
+// Most sites have two or three runs and a single age: doubling would waste half of the memory.
+template <typename Rows>
+void make_room(Rows& rows, std::size_t more) {
+    if (rows.capacity() - rows.size() < more) rows.reserve(rows.size() + rows.size() / 4 + more);
+}
+
 }  // namespace
 
 void SiteSums::Values::add(const Values& other) noexcept {
@@ -44,6 +50,22 @@ SiteSums::Site& SiteSums::open(u32 id) {
     return site;
 }
 
+SiteSums::Kept& SiteSums::keep(Site& site) {
+    if (site.kept == nullptr) site.kept = std::make_unique<Kept>();
+    return *site.kept;
+}
+
+void SiteSums::shrink() {
+    for (const Site& site : sites_) {
+        if (site.kept == nullptr) continue;
+        site.kept->runs.shrink_to_fit();
+        site.kept->ages.shrink_to_fit();
+    }
+    sites_.shrink_to_fit();
+    open_sites_.shrink_to_fit();
+    deaths_.shrink_to_fit();
+}
+
 void SiteSums::born(u32 id, i64 bytes) {
     Site& site = open(id);
     site.open.born += 1;
@@ -75,17 +97,17 @@ void SiteSums::close(u32 step, u32 next) {
         Site& site = sites_[id];
         site.listed = false;
         if (has_rows(site)) {
-            site.kept = true;
-            add(site.runs, step / stride_, site.open);
-            if (step > origin_ && site.open.gone != 0) count_age(site.ages, 0, site.open.gone);
+            Kept& kept = keep(site);
+            add(kept.runs, step / stride_, site.open);
+            if (step > origin_ && site.open.gone != 0) count_age(kept.ages, 0, site.open.gone);
         }
         site.open = Values{};
     }
     open_sites_.clear();
     for (const Death& death : deaths_) {
-        Site& site = sites_[death.site];
-        add(site.runs, death.birth / stride_, gone(death));
-        if (death.birth > origin_) count_age(site.ages, age_class(step - death.birth), 1);
+        Kept& kept = keep(sites_[death.site]);
+        add(kept.runs, death.birth / stride_, gone(death));
+        if (death.birth > origin_) count_age(kept.ages, age_class(step - death.birth), 1);
     }
     deaths_.clear();
     while (next > origin_ && (next - 1) / stride_ - origin_ / stride_ >= kMostCells) thin();
@@ -99,12 +121,13 @@ void SiteSums::close(u32 step, u32 next) {
     }
 }
 
-void SiteSums::count_age(std::vector<std::pair<u8, u64>>& ages, u8 age, u64 blocks) {
+void SiteSums::count_age(Ages& ages, u8 age, u64 blocks) {
     for (auto& [known, count] : ages) {
         if (known != age) continue;
         count += blocks;
         return;
     }
+    make_room(ages, 1);
     ages.emplace_back(age, blocks);
 }
 
@@ -122,9 +145,14 @@ void SiteSums::add(Runs& runs, u32 cell, const Values& values) {
         pieces[n++] = Run{cell, 1, whole.values};
         if (whole.end() > cell + 1) pieces[n++] = Run{cell + 1, whole.end() - cell - 1, whole.values};
         *at = pieces[0];
+        const auto place = at - runs.begin();
+        make_room(runs, n - 1);
+        at = runs.begin() + place;
         at = runs.insert(at + 1, pieces + 1, pieces + n) - 1 + static_cast<std::ptrdiff_t>(mine);
     } else {
-        at = runs.insert(at, Run{cell, 1, Values{}});
+        const auto place = at - runs.begin();
+        make_room(runs, 1);
+        at = runs.insert(runs.begin() + place, Run{cell, 1, Values{}});
     }
     at->values.add(values);
     const auto join = [&runs](Runs::iterator left) {
@@ -142,29 +170,32 @@ void SiteSums::add(Runs& runs, u32 cell, const Values& values) {
 void SiteSums::thin() {
     stride_ *= 2;
     for (Site& site : sites_) {
-        const Runs old = std::move(site.runs);
-        site.runs = {};
+        if (site.kept == nullptr) continue;
+        Runs& runs = site.kept->runs;
+        const Runs old = std::move(runs);
+        runs = {};
         runs_ -= old.size();
         for (const Run& run : old) {
             u32 first = run.first, cells = run.cells;
             if (first % 2 == 1) {
-                add(site.runs, first / 2, run.values);
+                add(runs, first / 2, run.values);
                 first += 1;
                 cells -= 1;
             }
             if (cells >= 2) {  // no run lies there yet: they come in order
                 Run pairs{first / 2, cells / 2, run.values};
                 pairs.values.add(run.values);
-                const bool joins = !site.runs.empty() && site.runs.back().end() == pairs.first &&
-                                   site.runs.back().values == pairs.values;
+                const bool joins =
+                    !runs.empty() && runs.back().end() == pairs.first && runs.back().values == pairs.values;
                 if (joins) {
-                    site.runs.back().cells += pairs.cells;
+                    runs.back().cells += pairs.cells;
                 } else {
-                    site.runs.push_back(pairs);
+                    make_room(runs, 1);
+                    runs.push_back(pairs);
                     runs_ += 1;
                 }
             }
-            if (cells % 2 == 1) add(site.runs, (first + cells - 1) / 2, run.values);
+            if (cells % 2 == 1) add(runs, (first + cells - 1) / 2, run.values);
         }
     }
 }
@@ -183,14 +214,19 @@ void SiteSums::append_values(SumTable& table, u32 site, u32 cell, u32 cells, con
     table.late.push_back(late ? Bool::YES : Bool::NO);
 }
 
-bool SiteSums::has_rows(const Site& site) noexcept { return site.kept || site.open.born != site.open.gone; }
+bool SiteSums::has_rows(const Site& site) noexcept { return site.kept != nullptr || site.open.born != site.open.gone; }
 
 void SiteSums::append(SumTable& table, u32 open_step) const {
     const u32 open_cell = open_step / stride_;
+    const std::size_t most = table.site.size() + runs_ + 2 * open_sites_.size() + deaths_.size();
+#define X(type, name) table.name.reserve(most);
+    MEMSCOPE_SUM_COLUMNS(X)
+#undef X
     for (std::size_t at = 0; at < sites_.size(); ++at) {
         const u32 id = static_cast<u32>(at);
         const Site& site = sites_[at];
-        for (const Run& run : site.runs) append_values(table, id, run.first, run.cells, run.values, false);
+        if (site.kept != nullptr)
+            for (const Run& run : site.kept->runs) append_values(table, id, run.first, run.cells, run.values, false);
         if (!has_rows(site)) continue;
         Values births, rest = site.open;
         births.born = rest.born;
@@ -213,7 +249,8 @@ void SiteSums::append(AgeTable& table, u32 open_step) const {
     for (std::size_t at = 0; at < sites_.size(); ++at) {
         const u32 id = static_cast<u32>(at);
         const Site& site = sites_[at];
-        for (const auto& [age, blocks] : site.ages) append_row(id, age, blocks, false);
+        if (site.kept != nullptr)
+            for (const auto& [age, blocks] : site.kept->ages) append_row(id, age, blocks, false);
         if (has_rows(site) && open_step > origin_ && site.open.gone != 0) append_row(id, 0, site.open.gone, true);
     }
     for (const Death& death : deaths_)

@@ -1,6 +1,6 @@
 // The sites of one ring: who allocates (pool, Python stack, native stack), and what it has allocated and freed in all.
 //
-// About 250 bytes each with its index, at most max_sites; further stacks are folded into a site of their pool without
+// About 80 bytes each with its index, at most max_sites; further stacks are folded into a site of their pool without
 // a stack.
 #pragma once
 
@@ -14,52 +14,51 @@
 
 namespace memscope::kernel {
 
-// The sites of one pool by their two stacks: open addressing, only grows.
-class SiteIndex {
-public:
-    static constexpr u32 kNone = ~u32{0};
-
-    u32 find(u64 stack_py, u64 stack_c) const noexcept;  // kNone: not there
-    void add(u64 stack_py, u64 stack_c, u32 site);       // must not be there
-
-private:
-    struct Slot {
-        u64 stack_py = 0, stack_c = 0;
-        u32 site = kNone;
-    };
-    // The slot that holds the two stacks, or the empty one where they belong.
-    static std::size_t probe(const std::vector<Slot>& slots, u64 stack_py, u64 stack_c) noexcept;
-
-    std::vector<Slot> slots_;
-    std::size_t count_ = 0;
-};
+class SiteIndex;
 
 class Sites {
 public:
     struct Site {
-        PoolKey pool;
         u64 stack_py = 0, stack_c = 0;
-        u64 allocs = 0, alloc_bytes = 0, frees = 0, freed_bytes = 0;
-        i64 live_bytes = 0, peak_bytes = 0;
+        u64 allocs = 0, frees = 0;
+        i64 live_bytes = 0;
+        u64 first_ts = 0;
         u32 first_step = 0, last_step = 0;
-        u64 first_ts = 0, last_ts = 0, order = 0;
+        PoolKey pool;
     };
+    static_assert(sizeof(Site) == 64);
 
     explicit Sites(std::size_t max_sites) : max_sites_(max_sites) {}
 
     // The number of a pool's site, which is about to allocate `size` bytes.
     u32 obtain(SiteIndex& of_pool, PoolKey pool, u64 stack_py, u64 stack_c, i64 size, Anomalies& anomalies);
 
-    // order: number of the allocation in its process.
-    void allocated(u32 site, i64 size, u32 step, u64 ts, u64 order) noexcept;
+    void allocated(u32 site, i64 size, u32 step, u64 ts) noexcept;
     void freed(u32 site, i64 size) noexcept;
 
     const Site& operator[](u32 site) const noexcept { return sites_[site]; }
+    void shrink() { sites_.shrink_to_fit(); }
     void append(SiteTable& table) const;
 
 private:
     const std::size_t max_sites_;
     std::vector<Site> sites_;
+};
+
+// The sites of one pool by their two stacks, which stand in `sites`: open addressing, only grows.
+class SiteIndex {
+public:
+    static constexpr u32 kNone = ~u32{0};
+
+    u32 find(const Sites& sites, u64 stack_py, u64 stack_c) const noexcept;  // kNone: not there
+    void add(const Sites& sites, u32 site);                                  // must not be there
+
+private:
+    // The slot that holds the two stacks, or the empty one where they belong.
+    std::size_t probe(const Sites& sites, u64 stack_py, u64 stack_c) const noexcept;
+
+    std::vector<u32> slots_;  // numbers of sites
+    std::size_t count_ = 0;
 };
 
 }  // namespace memscope::kernel

@@ -15,8 +15,7 @@ namespace memscope::kernel {
 enum class Bool : u8 { NO = 0, YES = 1 };
 
 // One row per site: a call stack that allocates in one pool. The row's index is the site's id.
-// live_* and peak_bytes: now; first_* and last_*: the site's first and latest allocation; order: number of the
-// latest allocation among all allocations of the process, from 1.
+// live_*: now; first_* and last_step: of the site's first and latest allocation.
 #define MEMSCOPE_SITE_COLUMNS(X) \
     X(u8, device_type)           \
     X(i16, device)               \
@@ -24,17 +23,12 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, stack_py)             \
     X(u64, stack_c)              \
     X(u64, allocs)               \
-    X(u64, alloc_bytes)          \
     X(u64, frees)                \
-    X(u64, freed_bytes)          \
     X(i64, live_blocks)          \
     X(i64, live_bytes)           \
-    X(i64, peak_bytes)           \
     X(u32, first_step)           \
     X(u32, last_step)            \
-    X(u64, first_ts)             \
-    X(u64, last_ts)              \
-    X(u64, order)
+    X(u64, first_ts)
 
 // The sums of sites by cell, `cells` equal ones in a row; sums.py says what they mean. Rows of one site and cell add
 // up. late: what ended in the open step, which counts once that step is closed; births of the open step have rows of

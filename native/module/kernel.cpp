@@ -144,6 +144,10 @@ public:
         return to_python(std::move(enriched));
     }
 
+    void shrink() {
+        locked([&] { tracker_.shrink(); });
+    }
+
     // What a member of the tracker hands out.
     template <typename Member>
     auto ask(Member member) {
@@ -184,6 +188,7 @@ PYBIND11_MODULE(_kernel, module) {
              py::kw_only(), py::arg("lives") = false)
         .def("set_parent", &SharedTracker::set_parent, py::arg("has_parent"))
         .def("feed", &SharedTracker::feed, py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
+        .def("shrink", &SharedTracker::shrink)
         .def_property_readonly("step", [](SharedTracker& self) { return self.ask(&BlockTracker::step); })
         .def_property_readonly("ended_lives", [](SharedTracker& self) { return self.ask(&BlockTracker::ended_lives); })
         .def("facts", table(&BlockTracker::facts))

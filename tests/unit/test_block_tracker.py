@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import resource
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,10 +119,8 @@ class ModelSite:
     alloc_bytes: int = 0
     frees: int = 0
     freed_bytes: int = 0
-    peak_bytes: int = 0
     first: tuple[int, int] = (0, 0)  # step, ts
-    last: tuple[int, int] = (0, 0)
-    order: int = 0
+    last_step: int = 0
     ends: dict[int, tuple[int, int]] = field(default_factory=dict)  # closed step -> live bytes, blocks
 
     @property
@@ -205,10 +205,9 @@ class Model:
             "stack_c": event.stack_c,
         }
         site = self.sites.setdefault((*pool, event.stack_py, event.stack_c), ModelSite(first=now))
-        site.last, site.order = now, process.allocs
+        site.last_step = now[0]
         site.allocs += 1
         site.alloc_bytes += event.size
-        site.peak_bytes = max(site.peak_bytes, site.live[0])
         row = self.steps[pool][-1]
         row["allocs"] += 1
         row["alloc_bytes"] += event.size
@@ -313,13 +312,12 @@ def assert_same(job: Job, model: Model) -> None:
     sites = job.table("sites")
     keys = rows(sites, *SITE_KEY)
     assert len(set(keys)) == len(keys)
-    counts = ("allocs", "alloc_bytes", "frees", "freed_bytes", "peak_bytes", "live_bytes", "live_blocks", "order")
+    counts = ("allocs", "frees", "live_bytes", "live_blocks")
     assert dict(zip(keys, rows(sites, *counts), strict=True)) == {
-        key: (s.allocs, s.alloc_bytes, s.frees, s.freed_bytes, s.peak_bytes, *s.live, s.order)
-        for key, s in model.sites.items()
+        key: (site.allocs, site.frees, *site.live) for key, site in model.sites.items()
     }
-    assert dict(zip(keys, rows(sites, "first_step", "first_ts", "last_step", "last_ts"), strict=True)) == {
-        key: (*site.first, *site.last) for key, site in model.sites.items()
+    assert dict(zip(keys, rows(sites, "first_step", "first_ts", "last_step"), strict=True)) == {
+        key: (*site.first, site.last_step) for key, site in model.sites.items()
     }
 
     expected: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
@@ -404,6 +402,8 @@ def run_both(events: Sequence[tuple[int, Event]], cut: random.Random) -> tuple[J
             at += 1
         enriched = feed(job.trackers[process], batch, enrich=True)
         assert rows(enriched, *ENRICHED) == [model.feed(process, event) for event in batch]
+        if cut.random() < 0.1:
+            job.trackers[process].shrink()
     return job, model
 
 
@@ -412,6 +412,36 @@ def run_both(events: Sequence[tuple[int, Event]], cut: random.Random) -> tuple[J
 def test_any_stream_is_tracked_as_by_the_model(drawn: list[tuple[Any, ...]], cut: random.Random) -> None:
     job, model = run_both(list(stream(drawn)), cut)
     assert_same(job, model)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_tracker_that_is_told_so_gives_back_what_it_does_not_need() -> None:
+    # Given a process that held a million blocks, and holds three of them now,
+    n = 1_000_000
+    tracker = BlockTracker(max_runs=1 << 17)
+    made = {name: np.zeros(n, dtype) for name, dtype in EVENT_COLUMNS.items()}
+    made["kind"][:] = Kind.MALLOC
+    made["ptr"][:] = np.arange(1, n + 1) << 9
+    made["size"][:] = 512
+    tracker.feed(n, made)
+    made["kind"][:] = Kind.FREE
+    made["kind"][-3:] = Kind.MARK
+    tracker.feed(n, made)
+    before, held = rows(tracker.sites()), rows(tracker.held())
+    full = resident()
+    # when it is told that no more comes,
+    tracker.shrink()
+    # then it gives its table of blocks back (56 bytes each at least), knows what it knew, and takes more all the same.
+    assert full - resident() > 40 << 20
+    assert rows(tracker.sites()) == before
+    assert rows(tracker.held()) == held
+    assert len(held) == 3
+    made["kind"][:] = Kind.FREE
+    tracker.feed(n, made)
+    assert tracker.sites()["live_blocks"].tolist() == [0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -442,7 +472,7 @@ def test_long_streams_with_many_live_blocks(seed: int) -> None:
 
 def test_a_block_is_paired_with_its_free() -> None:
     tracker = tracker_of(malloc(0x10, 100, stack_py=7), malloc(0x20, 30, stack_py=7), free(0x10))
-    assert rows(tracker.sites(), "stack_py", "live_bytes", "live_blocks", "peak_bytes") == [(7, 30, 1, 130)]
+    assert rows(tracker.sites(), "stack_py", "live_bytes", "live_blocks") == [(7, 30, 1)]
     assert rows(tracker.live(), "ptr", "size", "allocation_id") == [(0x20, 30, 2)]
     assert rows(tracker.anomalies()) == []
 

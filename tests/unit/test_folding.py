@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_folds import assert_same
-from test_store import S, announcement, message
+from test_store import HEADER, S, announcement, message
 
 from msmemscope.aggregate import folding as module
 from msmemscope.aggregate.coordinator import Coordinator
@@ -234,3 +234,36 @@ def test_closing_does_not_wait_for_all_that_is_stored(tmp_path: Path, gate: Gate
     closing.join(WAIT_S)
     assert not closing.is_alive()
     assert life.folding.folded().folds[1].events == 10
+
+
+def test_the_fold_of_a_process_that_has_ended_keeps_no_room_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunk: list[int] = []
+    shrink = RingFold.shrink
+
+    def note(self: RingFold) -> None:
+        assert self.events == 30  # after all that its process did
+        shrunk.append(self.ring)
+        shrink(self)
+
+    monkeypatch.setattr(RingFold, "shrink", note)
+    run = tmp_path / "run"
+    first = Life(run)
+    for ring in (1, 2):
+        first.tell(announcement(ring))
+        first.store(0, 30, ring)
+    over = messages.pack("ring", S, ring=2, identity=HEADER, start=0, final=True)
+    first.tell(over)
+    first.tell(over)
+    wait_for(lambda: shrunk == [2])
+    first.finish()
+    first.assert_folds_are_those_of_the_parts()
+    first.coordinator._finished = False
+    first.coordinator.write()
+
+    shrunk.clear()
+    second = Life(run)  # which nobody tells again
+    second.finish()
+    assert shrunk == [2]
+    second.assert_folds_are_those_of_the_parts()
