@@ -87,6 +87,9 @@ def config(**options: str) -> None:
         from msmemscope import _native
 
         _native.configure(settings_text(_config))
+        from msmemscope.collect.rank.attach import watch_operators
+
+        watch_operators(_config)
 
 
 def start() -> None:
@@ -130,11 +133,12 @@ def step() -> None:
     if not _running() and not _joins_session():
         return
     from msmemscope import _native
-    from msmemscope.collect.rank.attach import identify
+    from msmemscope.collect.rank.attach import identify, look_for_operators
     from msmemscope.vocabulary import StepSource
 
     identify()
     _native.boundary(int(StepSource.API))
+    look_for_operators()
 
 
 def __getattr__(name: str) -> object:

@@ -22,6 +22,8 @@ def main() -> int:
         package / "launchers" / "__init__.py",
         package / "py.typed",
         package / "simulator" / "CMakeLists.txt",
+        package / "torch_ext" / "observer.cpp",
+        package / "torch_ext" / "undeclared.inc",
         package / "simulator" / "python" / "mstx.py",
         package / "vocabulary.py",
         *(native or [package / "_native.so"]),

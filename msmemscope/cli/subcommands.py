@@ -8,5 +8,6 @@ SUBCOMMANDS = {
     "summary": "msmemscope.cli.summary",
     "export": "msmemscope.cli.export",
     "doctor": "msmemscope.cli.doctor",
+    "build-torch-ext": "msmemscope.cli.build_torch_ext",
     "simulate-npu": "msmemscope.cli.simulate_npu",
 }

@@ -70,6 +70,7 @@ def to_config_json(config: Config) -> dict[str, object]:
             "device": list(config.device),
             "traceback": config.traceback,
             "format_given": config.format_given,
+            "operators_given": config.operators_given,
             "ring_mib": config.ring_mib,
             "ring_wait_ms": config.ring_wait_ms,
         },
@@ -141,6 +142,7 @@ def from_config_json(values: Mapping[str, object]) -> Parsed:
             raise InputError(f"config.json: msmemscope {error}") from None
         fields["traceback"] = ours.get("traceback") is True
         fields["format_given"] = ours.get("format_given") is True
+        fields["operators_given"] = ours.get("operators_given") is True
     return Parsed(config=Config(**fields), warnings=tuple(warnings))  # type: ignore[arg-type]
 
 

@@ -76,8 +76,6 @@ class Option(Facts):
         return tuple(flag.lstrip("-").replace("-", "_") for flag in self.deprecated) if self.api else ()
 
 
-_OPERATORS = "arrives with the operator observer"
-
 OPTIONS: tuple[Option, ...] = (
     Option(
         name="help",
@@ -148,15 +146,15 @@ OPTIONS: tuple[Option, ...] = (
         grammar="alloc,free,launch,access,traceback|none",
         default="alloc,free,launch",
         help="Kinds of rows in the per-device files. An analysis may record more than that (alloc and free imply "
-        "each other, access implies both, and every analysis adds what it needs), but only these are written.",
-        cost="launch and access multiply the number of events",
+        "each other, access implies both, and every analysis adds what it needs), but only these are written. launch "
+        "and access of torch's operators are recorded when this option, --level or an analysis asks for them, not by "
+        "the default alone; msmemscope build-torch-ext builds what sees them.",
+        cost="launch and access multiply the number of events; measured in docs/overhead.md",
         field="dump_events",
         api=True,
         native={"sorts": lambda config: config.sorts},  # of level and analysis too
         parse=grammars.parse_events,
         later={
-            "launch": f"recording operator launches {_OPERATORS}; kernels of an NPU, ATB and memory are recorded",
-            "access": f"recording accesses of framework operators {_OPERATORS}; those of ATB are recorded",
             "traceback": "recording Python calls is not in this version; memory events are recorded",
         },
     ),
@@ -171,9 +169,6 @@ OPTIONS: tuple[Option, ...] = (
         field="level",
         api=True,
         parse=grammars.parse_level,
-        later={
-            "op": f"recording operator launches {_OPERATORS}; ATB's and memory events are recorded",
-        },
     ),
     Option(
         name="call_stack",
@@ -231,7 +226,7 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         once=True,
         parse=grammars.parse_watch,
-        later={"": f"watching tensors {_OPERATORS}; everything else is recorded"},
+        later={"": "watching tensors is not in this version; everything else is recorded"},
     ),
     Option(
         name="compare",
@@ -336,7 +331,7 @@ def parse_command_line(
         fields["compare"] = True
     for name, text in texts.items():
         fields.update(_parsed(BY_NAME[name], long_flag(BY_NAME[name]), text, warnings))
-    config = Config(**fields)  # type: ignore[arg-type]
+    config = Config(**fields, operators_given=_asks_for_operators(texts))  # type: ignore[arg-type]
     if config.traceback:
         warnings.append("--events traceback works only through msmemscope.config(events=...) and is ignored here")
         config = config.replaced(traceback=False)
@@ -385,7 +380,7 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
             warnings.append(f"{found.name} is fixed once recording was configured: the new value is ignored")
         else:
             fields.update(parsed)
-    fields.update(collect_mode="deferred", effective=True)
+    fields.update(collect_mode="deferred", effective=True, operators_given=_asks_for_operators(seen))
     config = Config(**fields)  # type: ignore[arg-type]
     missing = [note for name in sorted(seen) for note in _missing(BY_NAME[name], config, name)]
     return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
@@ -414,6 +409,11 @@ def _missing(option: Option, config: Config, label: str) -> list[str]:
         for word, note in option.later.items()
         if (word in words if word else bool(value))
     ]
+
+
+def _asks_for_operators(given: Iterable[str]) -> bool:
+    """Whether one of the options `given`, by name, says what is recorded of operators, be it the default."""
+    return not {"events", "level"}.isdisjoint(given)
 
 
 def _option_of_flag(flag: str) -> Option:

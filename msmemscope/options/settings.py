@@ -62,6 +62,7 @@ class Config(Facts):
     input_paths: tuple[str, ...] = ()
     output_path: str = DEFAULT_OUTPUT  # absolute once parsed
     format: str = "csv"
+    operators_given: bool = False  # --events or --level was: then torch's operators are observed too
     format_given: bool = False  # it was asked for: files are written however large they become
     log_level: str = "info"
     collect_mode: str = "immediate"
@@ -116,6 +117,16 @@ class Config(Facts):
         operators = "op" in self.level and "launch" in collected
         kernels = "kernel" in self.level and "launch" in collected
         return 1 * operators + 2 * kernels + 4 * ("access" in collected)
+
+    @property
+    def observes_operators(self) -> bool:
+        """Whether torch's operators are observed. Not by the defaults alone, which would cost every program a build,
+        and a tenth of its time, for rows that most never look at."""
+        return (
+            "op" in self.level
+            and bool(self.sorts & (1 | 4))
+            and (self.operators_given or "access" in self.collect_events)
+        )
 
     def selects_device(self, kind: str, index: int = 0) -> bool:
         """Whether events of `kind` ("cpu", "npu", "cuda") and `index` are recorded. `auto` takes every

@@ -43,6 +43,7 @@ constexpr u32 kStackSlots = 1u << 18;
 // A program has a few thousand different stacks, one that recurses may have any number. Each is kilobytes on the way to
 // the tables, so there is an end to it; the rest of the table is for shortened ones.
 constexpr u32 kMostWholeStacks = 1u << 17;
+constexpr u32 kMostFreeTexts = kStringSlots / 2;  // the rest is for names, files and functions
 
 // Plain data without constructors or destructors: usable before main and after exit handlers.
 struct Recorder {
@@ -420,6 +421,22 @@ u64 intern_text(const char* text, std::size_t bytes) noexcept {
     return id;
 }
 
+u64 intern_text_as(u64 key, const char* text, std::size_t bytes) noexcept {
+    const u64 id = intern_text(text, bytes);
+    if (id != 0 && !g_recorder.strings.is_full()) g_recorder.strings.insert(key, id);
+    return id;
+}
+
+u64 find_text(u64 key) noexcept { return g_recorder.strings.find(key); }
+
+bool has_room_for_texts() noexcept {
+    if (__builtin_expect(g_recorder.strings.used() < kMostFreeTexts, 1)) return true;
+    static std::atomic<bool> is_told{false};
+    if (!is_told.load(std::memory_order_relaxed) && !is_told.exchange(true))
+        report_lost("operators", "too many different shapes of tensors: of later ones only the dtype is kept");
+    return false;
+}
+
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
                  std::size_t function_bytes, u32 line, u64 variant) noexcept {
     if (g_recorder.frames.is_full()) return 0;
@@ -470,12 +487,14 @@ MEMSCOPE_API void memscope_start() {
     // A process without a ring gets it, and this mark, with its first event: see open_once.
     if (has_ring()) emit_system(SystemEvent::START_TRACE);
     promote_remembered_blocks();
+    operators_switched();
 }
 
 MEMSCOPE_API void memscope_stop() {
     Watch recording = Watch::RECORDING;
     if (!g_watch.compare_exchange_strong(recording, Watch::REMEMBERING, std::memory_order_acq_rel)) return;
     if (has_ring()) emit_system(SystemEvent::STOP_TRACE);
+    operators_switched();
 }
 
 MEMSCOPE_API void memscope_remember() {

@@ -35,6 +35,10 @@ struct CardUse {
 };
 extern std::atomic<bool (*)(CardUse&)> g_ask_card;
 
+// Recording began or ended, or what is wanted of operators changed: whoever sees them is told, so that torch calls
+// nothing of ours meanwhile. On the program's own thread and outside of all hooks. source/aten.cpp.
+void operators_switched() noexcept;
+
 struct Event {
     Kind kind;
     u8 flags = 0;
@@ -52,6 +56,11 @@ u32 current_tid() noexcept;
 
 // Defines the string once per ring and returns its id; 0 when it could not be defined.
 u64 intern_text(const char* text, std::size_t bytes) noexcept;
+// The same under a key of the caller's, by which the id is found again without making the text; 0: not there yet.
+u64 intern_text_as(u64 key, const char* text, std::size_t bytes) noexcept;
+u64 find_text(u64 key) noexcept;
+// False: this process has had so many different ones that texts which may be any number are to be left out.
+bool has_room_for_texts() noexcept;
 // variant: tells frames apart whose texts agree, such as those of two builds of one object.
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
                  std::size_t function_bytes, u32 line, u64 variant = 0) noexcept;

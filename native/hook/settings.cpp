@@ -84,6 +84,7 @@ MEMSCOPE_API int memscope_configure(const char* text) {
     if (!take_all(text, true)) return EINVAL;
     take_all(text, false);
     use_ring_wait();
+    operators_switched();
     return 0;
 }
 

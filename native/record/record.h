@@ -35,7 +35,10 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(FREE, 17, "ptr; size: as the allocator said, 0 when it did not; used, total: as for MALLOC")                     \
     X(SEGMENT_ALLOC, 18, "ptr, size: a driver segment of the pool")                                                    \
     X(SEGMENT_FREE, 19, "ptr, size")                                                                                   \
-    X(ACCESS, 20, "ptr, size; aux: 0 unknown, 1 read, 2 write; name: operator; attr: string, dtype and shape")         \
+    X(ACCESS, 20,                                                                                                      \
+      "ptr, size: of the tensor as the operator sees it, elements times the size of one; used, total: address and "    \
+      "bytes of the storage that it is a view of, where known; aux: 0 unknown, 1 read, 2 write; name: operator; "      \
+      "attr: string, dtype and shape")                                                                                 \
     X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                              \
     X(OP_END, 22, "as OP_START")                                                                                       \
     X(KERNEL_LAUNCH, 23,                                                                                               \

@@ -305,13 +305,30 @@ def test_what_an_npu_needs_is_there(name: str, text: str) -> None:
     assert parse_command_line({name: text}).missing == ()
 
 
+def test_operators_of_torch_are_observed_when_something_asks_for_them() -> None:
+    def observed(**texts: str) -> bool:
+        parsed = parse_command_line(texts)
+        assert not any("operator" in text for text in parsed.missing)
+        stored = from_config_json(to_config_json(parsed.config)).config
+        assert stored.observes_operators == parsed.config.observes_operators
+        return parsed.config.observes_operators
+
+    assert not observed()
+    assert observed(events="alloc,free,launch")
+    assert observed(events="access")
+    assert observed(level="op")
+    assert observed(analysis="decompose")
+    assert not observed(events="alloc")
+    assert not observed(level="kernel", events="access,launch")
+    assert parse_keywords({"events": "launch"}).config.observes_operators
+    assert not parse_keywords({}).config.observes_operators
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("analysis", "decompose"),
         ("analysis", "inefficient"),
-        ("events", "access"),
-        ("level", "op"),
         ("watch", "a,b"),
     ],
 )
@@ -517,7 +534,8 @@ def test_every_option_is_declared_once_and_whole() -> None:
             assert option.field in Config.__annotations__
         if option.default not in ("", "off", "all steps"):
             default = parse_command_line({option.name: option.default}).config
-            default = default.replaced(format_given=False)  # that an option was given is no part of its value
+            # That an option was given is no part of its value.
+            default = default.replaced(format_given=False, operators_given=False)
             assert default == parse_command_line({}).config, f"{option.name}: its default is not what no option gives"
 
 

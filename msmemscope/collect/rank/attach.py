@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from msmemscope.options.declared import Config
+
 _attached: Session | None = None
 _identified = False
 _hooked = False
@@ -38,6 +40,7 @@ def attach(session: Session) -> None:
         _attached = session
         _set_up(session)
     _watch_torch()
+    watch_operators(session.config)
 
 
 def _set_up(session: Session) -> None:
@@ -58,6 +61,21 @@ def _set_up(session: Session) -> None:
     _native.install_hooks()
     _native.remember()
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def watch_operators(config: Config) -> None:
+    """Where `config` asks for torch's operators, lets somebody see them, once torch is imported."""
+    if config.observes_operators and _attached is not None:
+        from msmemscope.collect.rank import operators
+
+        operators.watch_operators(_attached.directory)
+
+
+def look_for_operators() -> None:
+    """At a boundary of steps, which may be the one from which operators are seen."""
+    operators = sys.modules.get("msmemscope.collect.rank.operators")
+    if operators is not None:
+        operators.look_again()
 
 
 def attached() -> Session | None:
@@ -88,6 +106,7 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
     try:
         identify()
         _optimizers.after_step(optimizer, args, kwargs)
+        look_for_operators()
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
         _steps_failed = True
         tell(f"Warning: steps of optimizers are not counted: {error}")

@@ -1,0 +1,175 @@
+"""Sees torch's operators without a compiler: a TorchDispatchMode that tells of each operator what the observer tells.
+
+In: every operator of the threads that have the mode. Out: the same records, at several times the cost.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from msmemscope import _native
+from msmemscope.collect.rank.access_rules import NONE, READ, WRITE, WRITE_IF_FLAG, Rules, rules_of
+from msmemscope.vocabulary import DeviceType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from msmemscope._native import Touched
+
+_DEVICE_TYPES = {"cpu": DeviceType.CPU, "npu": DeviceType.NPU, "cuda": DeviceType.CUDA}
+_COMPOSITE = "CompositeImplicitAutograd"
+_UNOBSERVED = "profiler"  # what torch itself does not show to an observer
+_KERNELS = ("CPU", "CUDA", "PrivateUse1")
+
+_entered: list[Any] = []
+
+
+def enter(torch: ModuleType) -> None:
+    """Pushes the mode on this thread, for the life of the process."""
+    mode = make_mode(torch)
+    mode.__enter__()
+    _entered.append(mode)
+
+
+def leave() -> None:
+    """Pops it again."""
+    while _entered:
+        _entered.pop().__exit__(None, None, None)
+
+
+def make_mode(torch: Any) -> Any:
+    base = sys.modules["torch.utils._python_dispatch"].TorchDispatchMode
+    plans: dict[Any, Rules | None] = {}
+    inplace_view = torch.Tag.inplace_view
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+    def is_tracing() -> bool:
+        """Whether a FakeTensorMode or the like comes after this mode: nothing runs."""
+        return bool(torch._C._len_torch_dispatch_stack() > 0)
+
+    def plan_of(operator: Any) -> Rules | None:
+        name = operator.name()
+        if has_kernel(name, _COMPOSITE) and not any(has_kernel(name, key) for key in _KERNELS):
+            return None
+        return rules_of(operator, inplace_view in operator.tags)
+
+    class Operators(base):  # type: ignore[misc,valid-type]
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if is_tracing() or operator.namespace == _UNOBSERVED:
+                return operator(*args, **kwargs)
+            if types:  # a subclass answers, and what it calls comes here
+                return NotImplemented
+            if _native.wanted_of_operators() == 0:
+                return operator(*args, **kwargs)
+            if operator not in plans:
+                plans[operator] = plan_of(operator)
+            plan = plans[operator]
+            if plan is None:  # in inference mode it comes here whole; what it calls is seen
+                with self:
+                    return operator.decompose(*args, **kwargs)
+            call = _Call(torch, plan, args, kwargs)
+            if not call.is_real:
+                return operator(*args, **kwargs)
+            running = _native.operator_began(plan.name, call.device_type, call.device, call.touched)
+            returned: list[Touched] = []
+            try:
+                result = operator(*args, **kwargs)
+                returned = call.returned(result)
+            finally:
+                _native.operator_ended(running, returned)
+            return result
+
+    return Operators()
+
+
+class _Call:
+    """One call: what it is given, and where it runs."""
+
+    def __init__(self, torch: Any, plan: Rules, args: Any, kwargs: Any) -> None:
+        self._torch = torch
+        self._plan = plan
+        self._storages: set[int] = set()
+        self.touched: list[Touched] = []
+        self.device_type, self.device = int(DeviceType.CPU), -1
+        has_real = has_unreal = False
+        values = {name: value for (name, _), value in zip(plan.arguments, args, strict=False)} | kwargs
+        for name, rule in plan.arguments:
+            access = (WRITE if values.get(plan.flag) is True else READ) if rule == WRITE_IF_FLAG else rule
+            for tensor in _tensors(torch, values.get(name)):
+                one = _touched(tensor, access)
+                if one is None:
+                    has_unreal = True
+                    continue
+                has_real = True
+                if self.device < 0 or self.device_type == DeviceType.CPU:
+                    self.device_type, self.device = one[8], one[9]
+                if one[2] and access != NONE:
+                    self.touched.append(one)
+                    self._storages.add(one[1])
+        self.is_real = has_real or (not has_unreal and self._has_options_device(values))
+
+    def returned(self, result: Any) -> list[Touched]:
+        several = isinstance(result, (tuple, list)) and len(self._plan.returns) > 1
+        touched = []
+        for value, access in zip(result if several else (result,), self._plan.returns, strict=False):
+            if access == NONE:
+                continue
+            for tensor in _tensors(self._torch, value):
+                one = _touched(tensor, access)
+                if one is not None and one[2] and one[1] not in self._storages:
+                    touched.append(one)
+        return touched
+
+    def _has_options_device(self, values: dict[str, Any]) -> bool:
+        """A call without tensors runs where its options say. False: where there is no memory."""
+        device = values.get("device")
+        if device is None:
+            self.device = 0
+            return True
+        device = self._torch.device(device)
+        if device.type not in _DEVICE_TYPES:
+            return False
+        self.device_type = int(_DEVICE_TYPES[device.type])
+        self.device = device.index if device.index is not None else self._current(device.type)
+        return True
+
+    def _current(self, kind: str) -> int:
+        module = getattr(self._torch, kind, None)
+        current = getattr(module, "current_device", None)
+        return int(current()) if kind != "cpu" and current is not None else 0
+
+
+def _tensors(torch: Any, value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(torch, one)
+
+
+def _touched(tensor: Any, access: int) -> Touched | None:
+    """None: it has no memory though it has elements, or none that can be told (fake, meta, sparse)."""
+    kind = _DEVICE_TYPES.get(tensor.device.type)
+    if kind is None:
+        return None
+    try:
+        storage = tensor.untyped_storage()
+        base = storage.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+    size = tensor.element_size()
+    total = tensor.numel() * size
+    if base == 0 and total:
+        return None
+    dtype = tensor.dtype
+    index = tensor.device.index or 0
+    number = _dtypes.setdefault(dtype, 1000 + len(_dtypes))
+    address = base + tensor.storage_offset() * size
+    return (address, base, total, storage.nbytes(), list(tensor.shape), str(dtype), number, access, int(kind), index)
+
+
+_dtypes: dict[Any, int] = {}

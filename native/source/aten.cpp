@@ -1,0 +1,147 @@
+// Source: operators of torch and what they touch.
+//
+// Who sees them is not here: an observer that is compiled against the user's torch, or a dispatch mode in Python. Both
+// tell through the sink (torch_ext/operator_sink.h). An operator is OP_START, the ACCESS of each tensor that it is
+// given, whatever the operator itself makes (blocks, kernels), the ACCESS of each tensor that it returned, OP_END. All
+// of them carry the Python stack of the call, which is walked once.
+#include <cstdio>
+#include <cstring>
+
+#include "hook/devices.h"
+#include "hook/guard.h"
+#include "hook/recorder.h"
+#include "hook/selection.h"
+#include "hook/settings.h"
+#include "stack/stacks.h"
+#include "torch_ext/operator_sink.h"
+
+namespace memscope {
+namespace {
+
+static_assert(MEMSCOPE_WANTS_OPERATORS == static_cast<unsigned>(Sort::OPERATORS));
+static_assert(MEMSCOPE_WANTS_ACCESSES == static_cast<unsigned>(Sort::ACCESSES));
+
+constexpr u32 kAten = 0;           // aux of OP_START and OP_END
+constexpr u64 kFormSeed = 0xF022;  // of the keys under which texts of dtype and shape are found again
+constexpr std::size_t kMostFormBytes = 512;
+
+std::atomic<memscope_switch_function> g_switch{nullptr};
+
+unsigned wanted() noexcept {
+    if (!is_recording()) return 0;
+    return g_settings.sorts.load(std::memory_order_relaxed) & (MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES);
+}
+
+Pool pool_of(DeviceType type) noexcept {
+    switch (type) {
+        case DeviceType::CPU:
+            return Pool::HOST;
+        case DeviceType::NPU:
+            return Pool::PTA;
+        case DeviceType::CUDA:
+            return Pool::CUDA;
+        default:
+            return Pool::NONE;
+    }
+}
+
+i16 recorded_device(DeviceType type, short device) noexcept {
+    return type == DeviceType::NPU ? physical_device(device) : device;
+}
+
+// "dtype:torch.float32,shape:torch.Size([32, 32])", as a string of the ring.
+u64 form_of(const memscope_touched& tensor) noexcept {
+    u64 key = combine64(kFormSeed, static_cast<u64>(tensor.dtype_code));
+    for (unsigned i = 0; i < tensor.dims; ++i) key = combine64(key, static_cast<u64>(tensor.sizes[i]));
+    key = nonzero(combine64(key, tensor.dims));
+    if (const u64 known = find_text(key)) return known;
+    char text[kMostFormBytes];
+    int length = snprintf(text, sizeof text, "dtype:%s", tensor.dtype);
+    // A program whose shapes never end must not fill the table that names and call stacks need too.
+    if (!has_room_for_texts()) return intern_text(text, static_cast<std::size_t>(length));
+    length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), ",shape:torch.Size([");
+    for (unsigned i = 0; i < tensor.dims && length < static_cast<int>(sizeof text) - 32; ++i)
+        length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), i == 0 ? "%lld" : ", %lld",
+                           tensor.sizes[i]);
+    length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), "])");
+    return intern_text_as(key, text, static_cast<std::size_t>(length));
+}
+
+void emit_accesses(const memscope_running& running, const memscope_touched* tensors, unsigned count) noexcept {
+    for (const memscope_touched* tensor = tensors; tensor != tensors + count; ++tensor) {
+        const auto type = static_cast<DeviceType>(tensor->device_type);
+        const i16 device = recorded_device(type, tensor->device);
+        if (!is_selected(type, device)) continue;
+        Event event(Kind::ACCESS);
+        event.flags = running.flags;
+        event.record.ptr = tensor->address;
+        event.record.size = tensor->bytes;
+        event.record.used = static_cast<i64>(tensor->storage);
+        event.record.total = tensor->storage_bytes;
+        event.record.name = running.name;
+        event.record.stack_py = running.stack;
+        event.record.attr = form_of(*tensor);
+        event.record.aux = tensor->how;
+        event.record.device = device;
+        event.record.device_type = static_cast<u8>(type);
+        event.record.pool = static_cast<u8>(pool_of(type));
+        emit(event);
+    }
+}
+
+void emit_boundary(const memscope_running& running, Kind kind) noexcept {
+    Event event(kind);
+    event.flags = running.flags;
+    event.record.name = running.name;
+    event.record.stack_py = running.stack;
+    event.record.aux = kAten;
+    event.record.device = running.device;
+    event.record.device_type = running.device_type;
+    emit(event);
+}
+
+void begin(memscope_running* running, const char* name, unsigned name_bytes, short device_type, short device,
+           const memscope_touched* given, unsigned count) noexcept {
+    *running = {};
+    const Guard guard;
+    const unsigned what = wanted();
+    if (!guard || what == 0 || !ensure_ring()) return;
+    const auto type = static_cast<DeviceType>(device_type);
+    running->device_type = static_cast<u8>(type);
+    running->device = recorded_device(type, device);
+    running->has_started = (what & MEMSCOPE_WANTS_OPERATORS) != 0 && is_selected(type, running->device) ? 1 : 0;
+    running->name = intern_text(name, name_bytes);
+    running->stack = capture_python_stack(running->flags);
+    if (running->has_started != 0) emit_boundary(*running, Kind::OP_START);
+    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, given, count);
+}
+
+void end(const memscope_running* running, const memscope_touched* returned, unsigned count) noexcept {
+    if (running->name == 0) return;  // nothing of it was recorded
+    const Guard guard;
+    const unsigned what = wanted();
+    if (!guard || what == 0) return;
+    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, returned, count);
+    if (running->has_started != 0) emit_boundary(*running, Kind::OP_END);
+}
+
+constexpr memscope_operator_sink kSink = {MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end};
+
+}  // namespace
+
+void operators_switched() noexcept {
+    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(wanted() != 0);
+}
+
+}  // namespace memscope
+
+using namespace memscope;
+
+#define MEMSCOPE_API extern "C" __attribute__((visibility("default")))
+
+MEMSCOPE_API const memscope_operator_sink* memscope_get_operator_sink() { return &kSink; }
+
+MEMSCOPE_API void memscope_switch_operators_by(memscope_switch_function function) {
+    g_switch.store(function, std::memory_order_release);
+    operators_switched();
+}

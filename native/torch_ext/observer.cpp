@@ -1,0 +1,245 @@
+// The observer of torch's operators, compiled against the user's torch (collect/torch_ext.py) and loaded by a rank.
+//
+// In: torch's record functions, on every thread and whatever the device, with the arguments and results of each call.
+// Out: the operators that a user would name and what they touch, through the sink. Observed is the outermost call that
+// a kernel serves: what only calls others (linear, matmul, a dispatch mode, autocast, a tensor subclass) is passed
+// over, and its parts are observed instead, so that names and tensors are those that a TorchDispatchMode sees. Calls
+// that a kernel makes itself are part of it. FakeTensors and meta tensors have no memory: nobody hears of them.
+//
+// Calls no operator, holds no tensor, takes no lock; an exception of ours must not reach the program.
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <mutex>
+
+#include "operator_sink.h"
+#include "plan.h"
+
+namespace memscope::observer {
+namespace {
+
+// memscope::DeviceType of record.h.
+enum : short { kNone = 0, kCpu = 1, kNpu = 2, kCuda = 3 };
+
+constexpr std::size_t kMostTensors = 2048;  // of one call; foreach operators of large models have some hundreds
+
+const memscope_operator_sink* g_sink = nullptr;
+Plans g_plans;
+
+short device_type_of(c10::DeviceType type) {
+    switch (type) {
+        case c10::DeviceType::CPU:
+            return kCpu;
+        case c10::DeviceType::CUDA:
+            return kCuda;
+        case c10::DeviceType::PrivateUse1:
+            return kNpu;
+        default:
+            return kNone;
+    }
+}
+
+// "torch.float32" of a dtype whose C++ name is Float; the newer ones are called alike in both.
+const char* dtype_name(c10::ScalarType type) {
+    static constexpr std::array<const char*, 16> kNames = {
+        "torch.uint8",   "torch.int8",    "torch.int16",     "torch.int32",     "torch.int64",      "torch.float16",
+        "torch.float32", "torch.float64", "torch.complex32", "torch.complex64", "torch.complex128", "torch.bool",
+        "torch.qint8",   "torch.quint8",  "torch.qint32",    "torch.bfloat16"};
+    const auto number = static_cast<std::size_t>(type);
+    if (number < kNames.size()) return kNames[number];
+    static std::array<std::atomic<const char*>, 64> others;
+    if (number >= others.size()) return "torch.dtype";
+    const char* known = others[number].load(std::memory_order_acquire);
+    if (known == nullptr) {
+        auto* made = new std::string(std::string("torch.") + c10::toString(type));  // kept: a literal from now on
+        std::transform(made->begin(), made->end(), made->begin(), [](unsigned char c) { return std::tolower(c); });
+        others[number].store(known = made->c_str(), std::memory_order_release);
+    }
+    return known;
+}
+
+// The tensors of one call. Reused by the calls of a thread.
+struct Tensors {
+    std::vector<memscope_touched> touched;
+    bool has_real = false;                         // one of this process's memory, were it of no element
+    bool has_unreal = false;                       // one without memory though it has elements: fake, meta
+    bool has_wrapper = false;                      // a subclass or transform answers the call
+    c10::Device device{c10::DeviceType::CPU, -1};  // of an accelerator, once one is there
+
+    void clear() {
+        touched.clear();
+        has_real = has_unreal = has_wrapper = false;
+        device = c10::Device(c10::DeviceType::CPU, -1);
+    }
+
+    void add(const at::Tensor& tensor, Access access) {
+        const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+        if (!tensor.defined() || impl->is_wrapped_number()) return;  // a number of Python's is no tensor of the program
+        static const c10::DispatchKeySet wrappers({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+                                                   c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Batched});
+        if (impl->key_set().has_any(wrappers) || (impl->key_set().has(c10::DispatchKey::Python) &&
+                                                  !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python))) {
+            has_wrapper = true;
+            return;
+        }
+        if (!impl->has_storage()) return;  // sparse and opaque ones
+        c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+        const auto base = reinterpret_cast<unsigned long long>(storage->_mutable_data_ptr_no_checks().get());
+        const long long bytes = static_cast<long long>(impl->numel()) * static_cast<long long>(impl->itemsize());
+        if (base == 0 && bytes != 0) {
+            has_unreal = true;
+            return;
+        }
+        const short type = device_type_of(impl->device_type());
+        has_real = true;
+        if (type != kNone && (device.index() < 0 || device.is_cpu())) device = impl->device();
+        if (type == kNone || bytes == 0 || access == Access::NONE || touched.size() >= kMostTensors) return;
+        const auto offset = static_cast<unsigned long long>(impl->storage_offset()) * impl->itemsize();
+        touched.push_back({base + offset, base, bytes, static_cast<long long>(storage->nbytes()),
+                           reinterpret_cast<const long long*>(impl->sizes().data()),
+                           dtype_name(c10::typeMetaToScalarType(impl->dtype())), static_cast<unsigned>(impl->dim()),
+                           static_cast<int>(c10::typeMetaToScalarType(impl->dtype())), static_cast<unsigned>(access),
+                           type, static_cast<short>(impl->device().is_cpu() ? 0 : impl->device().index())});
+    }
+
+    void add(const c10::IValue& value, Access access) {
+        if (value.isTensor()) {
+            add(value.toTensor(), access);
+        } else if (value.isTensorList()) {
+            for (const at::Tensor& tensor : value.toTensorList()) add(tensor, access);
+        } else if (value.isList()) {  // optional tensors, lists of lists
+            const auto list = value.toListRef();
+            if (list.empty() || !(list[0].isTensor() || list[0].isNone() || list[0].isList() || list[0].isTensorList()))
+                return;
+            for (const c10::IValue& one : list) add(one, access);
+        } else if (value.isTuple()) {
+            for (const c10::IValue& one : value.toTupleRef().elements()) add(one, access);
+        }
+    }
+};
+
+// The call of this thread that is observed now.
+struct Open {
+    const at::RecordFunction* call = nullptr;
+    const Plan* plan = nullptr;
+    memscope_running running;
+    std::array<unsigned long long, 8> storages;  // that it was given: a return in one of them is no new memory
+    std::size_t storage_count = 0;
+};
+thread_local Open t_open;
+thread_local Tensors t_tensors;
+
+bool is_autocast(const Plan& plan) {
+    const auto acts = [](c10::DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
+    return (plan.casts_cpu && acts(c10::DispatchKey::AutocastCPU)) ||
+           (plan.casts_cuda && acts(c10::DispatchKey::AutocastCUDA)) ||
+           (plan.casts_npu && acts(c10::DispatchKey::AutocastPrivateUse1));
+}
+
+bool is_flagged(const Plan& plan, c10::ArrayRef<const c10::IValue> given) {
+    const auto flag = static_cast<std::size_t>(plan.flag);
+    return plan.flag >= 0 && flag < given.size() && given[flag].isBool() && given[flag].toBool();
+}
+
+// Where a call runs that was given no tensor. False: on no device that has memory.
+bool device_of_options(c10::ArrayRef<const c10::IValue> given, c10::Device& device) {
+    for (const c10::IValue& value : given)
+        if (value.isDevice()) device = value.toDevice();
+    if (device_type_of(device.type()) == kNone) return false;
+    if (!device.is_cpu() && device.index() < 0) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+    return true;
+}
+
+void begin(const at::RecordFunction& call) {
+    const Plan* plan = g_plans.find(call);
+    if (plan == nullptr || plan->is_passed_over || is_autocast(*plan)) return;
+    if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
+    const auto given = call.inputs();
+    Tensors& tensors = t_tensors;
+    tensors.clear();
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        Access access = i < plan->arguments.size() ? plan->arguments[i] : Access::READ;
+        if (access == Access::WRITE_IF_FLAG) access = is_flagged(*plan, given) ? Access::WRITE : Access::READ;
+        tensors.add(given[i], access);
+        if (tensors.has_wrapper) return;
+    }
+    if (tensors.has_unreal && !tensors.has_real) return;
+    c10::Device device = tensors.device;
+    if (!tensors.has_real && !device_of_options(given, device)) return;
+    Open& open = t_open;
+    open.storage_count = 0;
+    for (const memscope_touched& tensor : tensors.touched)
+        if (open.storage_count < open.storages.size()) open.storages[open.storage_count++] = tensor.storage;
+    g_sink->begin(&open.running, plan->name.data(), static_cast<unsigned>(plan->name.size()),
+                  device_type_of(device.type()), static_cast<short>(device.is_cpu() ? 0 : device.index()),
+                  tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
+    open.plan = plan;
+    open.call = &call;
+}
+
+void end(const at::RecordFunction& call) {
+    Open& open = t_open;
+    Tensors& tensors = t_tensors;
+    tensors.clear();
+    const auto& returned = call.outputs();
+    for (std::size_t i = 0; i < returned.size() && i < open.plan->returns.size(); ++i)
+        if (open.plan->returns[i] != Access::NONE) tensors.add(returned[i], open.plan->returns[i]);
+    const auto was_given = [&open](const memscope_touched& tensor) {
+        const auto last = open.storages.begin() + static_cast<std::ptrdiff_t>(open.storage_count);
+        return std::find(open.storages.begin(), last, tensor.storage) != last;
+    };
+    auto& touched = tensors.touched;
+    touched.erase(std::remove_if(touched.begin(), touched.end(), was_given), touched.end());
+    g_sink->end(&open.running, touched.data(), static_cast<unsigned>(touched.size()));
+}
+
+std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
+    if (t_open.call != nullptr || g_sink->wanted() == 0) return nullptr;
+    try {
+        begin(call);
+    } catch (...) {  // then this call is not observed
+    }
+    return nullptr;
+}
+
+void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
+    if (t_open.call != &call) return;
+    try {
+        end(call);
+    } catch (...) {
+    }
+    t_open.call = nullptr;
+}
+
+std::mutex g_switching;
+at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
+
+}  // namespace
+}  // namespace memscope::observer
+
+#define MEMSCOPE_API extern "C" __attribute__((visibility("default")))
+
+MEMSCOPE_API int memscope_observe(const memscope_operator_sink* sink) {
+    if (sink->version != MEMSCOPE_OPERATOR_SINK_VERSION) return 1;
+    memscope::observer::g_sink = sink;
+    return 0;
+}
+
+MEMSCOPE_API void memscope_switch(int is_on) {
+    using namespace memscope::observer;
+    const std::lock_guard<std::mutex> lock(g_switching);
+    if ((g_callback != at::INVALID_CALLBACK_HANDLE) == (is_on != 0)) return;
+    if (is_on != 0) {
+        g_callback = at::addGlobalCallback(at::RecordFunctionCallback(started, ended)
+                                               .needsInputs(true)
+                                               .needsOutputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}));
+    } else {
+        at::removeCallback(g_callback);
+        g_callback = at::INVALID_CALLBACK_HANDLE;
+    }
+}

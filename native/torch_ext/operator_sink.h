@@ -1,0 +1,63 @@
+// The border between whoever sees torch's operators and the hook library, which writes them down. Plain C: the observer
+// is compiled on the user's machine against her torch, with a compiler and a libstdc++ that we do not know.
+//
+// In: an operator begins, with the tensors that it is given; it ends, with those that it returned. Out: OP_START,
+// ACCESS and OP_END in the ring of this process (native/source/aten.cpp). Both callers do the same: the observer
+// (observer.cpp) and, where it cannot be built, the dispatch mode in Python (collect/rank/dispatch_mode.py).
+#pragma once
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MEMSCOPE_OPERATOR_SINK_VERSION 1u
+
+// What wanted() answers, as memscope::Sort has it.
+#define MEMSCOPE_WANTS_OPERATORS 1u
+#define MEMSCOPE_WANTS_ACCESSES 4u
+
+// One tensor and what the operator does to its memory. `how`: aux of an ACCESS (record.h): 0 unknown, 1 read, 2 write.
+// device_type: memscope::DeviceType. dtype: a literal, such as "torch.float32"; dtype_code tells dtypes apart.
+struct memscope_touched {
+    unsigned long long address;  // of the first element
+    unsigned long long storage;  // of the first byte of its storage
+    long long bytes;             // elements times the size of one
+    long long storage_bytes;
+    const long long* sizes;
+    const char* dtype;
+    unsigned dims;
+    int dtype_code;
+    unsigned how;
+    short device_type;
+    short device;
+};
+
+// What began and has not ended. Filled by begin(), given back to end() on the same thread.
+struct memscope_running {
+    unsigned long long name;
+    unsigned long long stack;
+    unsigned char flags;
+    unsigned char device_type;
+    short device;
+    unsigned char has_started;  // an OP_START was written
+};
+
+struct memscope_operator_sink {
+    unsigned version;
+    // What is recorded now: 0 or a sum of MEMSCOPE_WANTS_*. One load.
+    unsigned (*wanted)(void);
+    // name: torch._ops.aten.add.Tensor. The device is where the operator runs.
+    void (*begin)(struct memscope_running* running, const char* name, unsigned name_bytes, short device_type,
+                  short device, const struct memscope_touched* given, unsigned count);
+    void (*end)(const struct memscope_running* running, const struct memscope_touched* returned, unsigned count);
+};
+
+// What the observer's library exports. Adopts the sink for the life of the process: 0, or 1 when its version is
+// another.
+typedef int (*memscope_observe_function)(const struct memscope_operator_sink* sink);
+// Observes from now on, or no more: then torch calls nothing of ours.
+typedef void (*memscope_switch_function)(int is_on);
+
+#ifdef __cplusplus
+}
+#endif

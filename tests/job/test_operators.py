@@ -1,0 +1,189 @@
+"""torch's operators on the CPU: what each call touches, who sees it, and how it comes into upstream's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from operator_calls import EXPECTED
+from running import LIMIT_S, environment
+
+from msmemscope.collect import torch_ext
+
+CALLS = Path(__file__).resolve().parents[1] / "operator_calls.py"
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import torch
+a = torch.ones(256)
+b = a.view(16, 16)[2:]
+b += 1
+"""
+
+STEPS = """
+import sys, time, pathlib
+import torch, msmemscope
+model = torch.nn.Linear(4, 4)
+seen, until = pathlib.Path(sys.argv[1]), time.monotonic() + 60
+while not list(seen.glob("**/*.so")) and time.monotonic() < until:
+    model(torch.ones(2, 4)); msmemscope.step(); time.sleep(0.05)
+for _ in range(20):
+    model(torch.ones(2, 4)); msmemscope.step(); time.sleep(0.05)
+"""
+
+
+def run_quietly(command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def skip_without_compiler() -> None:
+    if torch_ext.find_compiler() is None:
+        pytest.skip("no C++ compiler, which builds the observer")
+
+
+@cache
+def recorded(way: str) -> dict[str, list[list[str]]]:
+    done = run_quietly([sys.executable, str(CALLS), way, "cpu"], environment())
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    found: dict[str, list[list[str]]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.xdist_group(f"operators-{way}")) for way in ("observer", "fallback")]
+)
+def test_a_call_touches_what_it_is_known_to_touch(way: str, name: str) -> None:
+    if way == "observer":
+        skip_without_compiler()
+    assert [tuple(one) for one in recorded(way)[name]] == EXPECTED[name]
+
+
+@cache
+def observer() -> Path:
+    """The observer for this Python's torch, built if need be."""
+    skip_without_compiler()
+    done = run_quietly([sys.executable, "-m", "msmemscope", "build-torch-ext"], dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return Path(done.stderr.split(": ")[-1].strip())
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Variables for an empty cache and a compiler that is a shell script, which notes each of its calls."""
+
+    def make(script: str) -> dict[str, str]:
+        path = tmp_path / "compiler"
+        path.write_text(f'#!/bin/sh\necho once >> {tmp_path}/calls\nwhile [ "$1" != -o ]; do shift; done\n{script}\n')
+        path.chmod(0o755)
+        return {"CXX": str(path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    return make
+
+
+def watched(
+    tmp_path: Path, program: str, *words: str | Path, options: tuple[str, ...] = (), **variables: str
+) -> tuple[str, Path]:
+    """Runs the text `program` under the tool: what the tool said, and its output directory."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    output = tmp_path / "out"
+    shutil.rmtree(output, ignore_errors=True)
+    tool = [sys.executable, "-m", "msmemscope", f"--output-path={output}", *options, "--"]
+    done = run_quietly([*tool, sys.executable, str(script), *map(str, words)], environment(**variables))
+    assert done.returncode == 0, done.stderr
+    return done.stderr, output
+
+
+def rows(output: Path) -> list[dict[str, str]]:
+    (file,) = output.glob("msmemscope_*/device_cpu/dump/*.csv")
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_operators_and_accesses_stand_in_upstreams_file(tmp_path: Path) -> None:
+    observer()
+    _, output = watched(tmp_path, PROGRAM, options=("--events=alloc,free,launch,access",))
+
+    of_program = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"] or row["Event"] == "MALLOC"]
+    operators = [(row["Event Type"], row["Name"]) for row in of_program if row["Event"] == "OP_LAUNCH"]
+    assert operators[:2] == [
+        ("ATEN_START", "torch._ops.aten.ones.default"),
+        ("ATEN_END", "torch._ops.aten.ones.default"),
+    ]
+    assert [name for kind, name in operators if kind == "ATEN_START"][1:] == [
+        "torch._ops.aten.view.default", "torch._ops.aten.slice.Tensor", "torch._ops.aten.add_.Tensor"
+    ]  # fmt: skip
+    block = next(row for row in of_program if row["Event"] == "MALLOC" and ",size:1024," in row["Attr"])
+    whole, part = (row for row in of_program if row["Event"] == "ACCESS")
+    number = re.search(r"allocation_id:(\d+)", block["Attr"])
+    assert number is not None
+    assert (whole["Event Type"], whole["Ptr"]) == ("WRITE", block["Ptr"])
+    assert whole["Attr"] == (
+        f"{{{number[0]},addr:{block['Ptr'].lower()},size:1024,type:HOST,dtype:torch.float32,shape:torch.Size([256])}}"
+    )
+    assert int(part["Ptr"], 16) == int(block["Ptr"], 16) + 2 * 16 * 4
+    assert f"{number[0]}," in part["Attr"]
+    assert part["Attr"].endswith("size:896,type:HOST,dtype:torch.float32,shape:torch.Size([14, 16])}")
+
+
+def test_by_default_nothing_is_built_and_no_operator_recorded(tmp_path: Path) -> None:
+    cache_directory = tmp_path / "cache"
+    said, output = watched(tmp_path, PROGRAM, XDG_CACHE_HOME=str(cache_directory))
+
+    assert "operator" not in said
+    assert not (cache_directory / "msmemscope" / "torch_ext").exists()
+    assert {row["Event"] for row in rows(output)} == {"MALLOC", "FREE"}
+
+
+def test_an_observer_that_is_built_meanwhile_is_used_from_then_on(
+    tmp_path: Path, compiler: Callable[[str], dict[str, str]]
+) -> None:
+    variables = compiler(f'cp {observer()} "$2"')
+    said, output = watched(tmp_path, STEPS, tmp_path / "cache", options=("--events=launch",), **variables)
+
+    assert "their observer is being built" in said
+    (step,) = set(re.findall(r"they are recorded from step (\d+) on", said))  # at once, and in the summary
+    (run,) = output.glob("run_*")
+    told = json.loads((run / "run.json").read_text())
+    assert f"recorded from step {step} on" in json.dumps(told)
+    assert {row["Name"] for row in rows(output) if row["Event"] == "OP_LAUNCH"} >= {"torch._ops.aten.addmm.default"}
+    assert (tmp_path / "calls").read_text() == "once\n"
+
+
+def test_without_a_compiler_the_slow_way_is_taken_and_says_what_it_costs(
+    tmp_path: Path, compiler: Callable[[str], dict[str, str]]
+) -> None:
+    variables = compiler('echo "a.h:1: error: no such thing"; exit 1')
+    refused = run_quietly([sys.executable, "-m", "msmemscope", "build-torch-ext"], os.environ | variables)
+    assert refused.returncode == 4
+    assert "error: no such thing" in refused.stderr
+
+    said, output = watched(tmp_path, PROGRAM, options=("--level=op",), **variables)
+
+    assert "error: no such thing" in said
+    assert "2 to 3 times as long" in said
+    assert "torch._ops.aten.add_.Tensor" in {row["Name"] for row in rows(output)}
+
+
+def test_of_several_processes_one_builds(tmp_path: Path, compiler: Callable[[str], dict[str, str]]) -> None:
+    variables = compiler(f'sleep 0.3; cp {observer()} "$2"')
+    command = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
+    builders = [
+        subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    said = [builder.communicate(timeout=LIMIT_S)[1] for builder in builders]
+
+    assert [builder.returncode for builder in builders] == [0, 0, 0], said
+    assert (tmp_path / "calls").read_text() == "once\n"
