@@ -9,6 +9,8 @@ Three streams of synthetic events of 8 processes, fed in batches as they come fr
     churn     100,000 blocks live per process, freed and allocated in random order: hardly a cache hit
     other     like training, but 3 of 4 events are operators that the folds only step over
 
+Each is followed twice: without the lives of blocks, and with them, which are written as parts of blocks/.
+
 With --parquet the training stream is written as zstd parts first, and `blocks.fold` reads it back with pyarrow on
 the same single core: what `analyze` of a run costs up to the tables. With --ranks so many folds are fed 200 steps of
 2,000 sites each (one of them leaks on every rank, one on rank 3 alone, half of the others hand their blocks from step
@@ -37,9 +39,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msmemscope._native import keep_freed_memory
+from msmemscope.aggregate.life_parts import LifeParts
 from msmemscope.analysis import blocks
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
+from msmemscope.tables.process import Whose
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 PROCESSES = 8
@@ -183,21 +188,28 @@ def report(
     )
 
 
-def bench_stream(name: str, events: int, batch: int) -> None:
-    folds = [RingFold(one.ring) for one in processes()]
+def bench_stream(name: str, events: int, batch: int, parts: LifeParts | None = None) -> None:
+    """parts: lives are followed and written, too."""
+    folds = {one.ring: RingFold(one.ring, lives=parts is not None) for one in processes()}
     idle = half = resident()
-    spent, tables = Stopwatch(), Stopwatch()
+    spent, writing, tables = Stopwatch(), Stopwatch(), Stopwatch()
     done = 0
     for process, columns in STREAMS[name](events, batch):
         n = len(columns["kind"])
+        fold = folds[process + 1]
         with spent:
-            folds[process].take(n, columns)
+            fold.take(n, columns)
+        if parts is not None:
+            with writing:
+                parts.look(fold, folds)
         if done < events / 2 <= done + n:
             half = resident()
         done += n
     with tables:
-        tracked = blocks.merged((one.tables() for one in folds), processes())
+        tracked = blocks.merged((one.tables() for one in folds.values()), processes())
     report(name, tracked, done, spent, tables, idle, half)
+    if parts is not None:
+        print(f"{'':<9}lives of them: writing {1e9 * writing.cpu / done:.0f} ns an event", flush=True)
 
 
 def rank_steps(rank: int, steps: int) -> Columns:
@@ -297,6 +309,7 @@ def main() -> int:
         again = [sys.executable, __file__, f"--events={options.events}", f"--batch={options.batch}"]
         for name in STREAMS:
             subprocess.run([*again, f"--only={name}"], check=True)
+            subprocess.run([*again, f"--only=lives:{name}"], check=True)
         if options.parquet:
             with tempfile.TemporaryDirectory() as folder:
                 write_parts(Path(folder), options.events, options.batch)
@@ -305,8 +318,14 @@ def main() -> int:
             subprocess.run([*again, f"--only=ranks:{count}"], check=True)
         return 0
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    keep_freed_memory()  # as the aggregator does
     if options.only in STREAMS:
         bench_stream(options.only, options.events, options.batch)
+    elif options.only.startswith("lives:"):
+        pa.set_cpu_count(1)
+        with tempfile.TemporaryDirectory() as folder:
+            parts = LifeParts(Path(folder), lambda ring: Whose(ring, ring - 1, 100, 0, 0))
+            bench_stream(options.only.removeprefix("lives:"), options.events, options.batch, parts)
     elif options.only.startswith("ranks:"):
         bench_ranks(int(options.only.removeprefix("ranks:")))
     else:

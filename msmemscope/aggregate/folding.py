@@ -1,6 +1,7 @@
 """Feeds the folds of a shard's rings, on a thread of its own: the receive loop stores, and never waits for a fold.
 
-In: each batch as it was stored, while the folds keep up; else what stands in the run's parts. Out: the folds. At most
+In: each batch as it was stored, while the folds keep up; else what stands in the run's parts. Out: the folds, and the
+lives of blocks that have ended, which life_parts.py writes. At most
 MOST_WAITING rows wait here (some 200 MB). An aggregator that goes on with a run, and folds for which more would have
 to wait, read the parts instead, and come back to the batches as they arrive once there is no further part. What is
 folded of a ring is known by its offsets, and parts are only taken whole, so each batch is folded once.
@@ -18,9 +19,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from msmemscope.aggregate.life_parts import LifeParts
 from msmemscope.analysis.blocks import Folded, event_columns, rows_by_ring
+from msmemscope.analysis.lives import ENOUGH_LIVES
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.tables.parts import Part, open_parts
+from msmemscope.tables.process import Whose
 from msmemscope.tables.run_files import Anchor
 from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.telling import tell
@@ -53,8 +57,9 @@ class _Ended:
 class Folding:
     """One thread puts, one folds, any asks. run: where the parts are."""
 
-    def __init__(self, run: Path, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, run: Path, *, most_waiting: int = MOST_WAITING, life_rows: int = ENOUGH_LIVES) -> None:
         self._run = run
+        self.lives = LifeParts(run, lambda ring: self.whose_of(ring), enough_rows=life_rows)
         self._most_waiting = most_waiting
         self._folds: dict[int, RingFold] = {}
         self._reached: dict[int, int] = {}  # ring -> the offset up to which it is folded
@@ -71,6 +76,8 @@ class Folding:
         self.is_broken = False
         self.in_no_part: Callable[[], Iterable[Batch]] = tuple
         """The stored batches that stand in no part yet, in the order of each ring's offsets."""
+        self.whose_of: Callable[[int], Whose] = lambda ring: Whose(ring, None, 0, 0, 0)
+        """What is known of the process of a ring."""
 
     @property
     def is_behind(self) -> bool:
@@ -108,6 +115,7 @@ class Folding:
 
     def finish(self) -> None:
         """Waits until everything that was stored is in the folds."""
+        self.lives.put_off()
         if self._from_parts and not self.is_broken:
             self._start()
         if self._thread is not None:
@@ -119,6 +127,7 @@ class Folding:
         """Nobody wants the folds any more: ends the thread within moments, and the folds are of no use."""
         self._closed = self.is_broken = True
         self.finish()
+        self.lives.discard()
 
     def folded(self) -> Folded:
         """The folds as they are; each of their tables says what it holds."""
@@ -147,6 +156,8 @@ class Folding:
         except Exception as error:  # noqa: BLE001 - a fault of ours; see the module's text
             self.is_broken = True
             self._folds, self._reached = {}, {}
+            self.lives.is_broken = True
+            self.lives.discard()
             tell(f"aggregator: no verdict before the end of the run ({error!r})")
             while not self._closed and self._queue.get() is not None:
                 pass
@@ -158,6 +169,7 @@ class Folding:
             raise RuntimeError("events come faster than they can be followed")
         self._is_reading = True
         self._folds, self._reached, self._read = {}, {}, set()
+        self.lives.begin_again()
         self._fold_stored()
 
     def _fold_stored(self) -> None:
@@ -194,7 +206,7 @@ class Folding:
             columns = event_columns(batch, COLUMNS)
             for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
                 of_ring = {name: column[rows] for name, column in columns.items()}
-                self._fold(ring).take(len(of_ring["kind"]), of_ring)
+                self._take(ring, len(of_ring["kind"]), of_ring)
             if self._closed:
                 return
         for ring in fresh:
@@ -202,15 +214,16 @@ class Folding:
 
     def _fold_piece(self, piece: _Piece) -> None:
         if piece.offset >= self._reached.get(piece.ring, 0):
-            self._fold(piece.ring).take(piece.n, piece.columns)
+            self._take(piece.ring, piece.n, piece.columns)
             self._reached[piece.ring] = piece.end
 
-    def _fold(self, ring: int) -> RingFold:
+    def _take(self, ring: int, n: int, columns: Mapping[str, Any]) -> None:
         fold = self._folds.get(ring)
         if fold is None:
-            fold = self._folds[ring] = RingFold(ring)
+            fold = self._folds[ring] = RingFold(ring, lives=not self.lives.is_broken)
         fold.set_parent(ring in self._with_parent)
-        return fold
+        fold.take(n, columns)
+        self.lives.look(fold, self._folds)
 
     @staticmethod
     def _unreadable(*_: object) -> None:

@@ -46,6 +46,7 @@ class Judge:
         self._next = 0.0
         self._judged = -1  # events at the latest verdict
         self._told = False
+        self._is_final = False
 
     def look(self) -> None:
         """Begins with a verdict when it is time for one and something is new. Never waits."""
@@ -68,7 +69,13 @@ class Judge:
         """The verdict on all that is stored; None where only the parts can say it: some were deleted or damaged."""
         stored = {id: ring.stored.rows for id, ring in self._shard.rings.items() if ring.stored.rows}
         folded = {id: fold.events for id, fold in self._folding.folded().folds.items() if fold.events}
-        return self._verdict() if stored == folded and not self._folding.is_broken else None
+        self._is_final = stored == folded and not self._folding.is_broken
+        return self._verdict() if self._is_final else None
+
+    def blocks(self, run: Run) -> list[Path] | None:
+        """Puts blocks/ in place; comes after a final(). None where only the parts can say it."""
+        folding = self._folding
+        return folding.lives.finish(run, folding.folded().folds) if self._is_final else None
 
     def _verdict(self) -> Analysis:
         from msmemscope.report.analysed import analyse  # imports the analyses: not before there is something to judge

@@ -33,6 +33,7 @@ from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import DAMAGED, Damage
 from msmemscope.aggregate.judge import Judge
+from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
 from msmemscope.collect.agent.standby import is_empty
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
@@ -175,6 +176,7 @@ def recover(run: Path) -> bool:
             coordinator.drained = True
             kept |= _read_finish(directory / FINISH)
         _write_tables(run, shard, coordinator)
+        shutil.rmtree(run / LIVE_BLOCKS, ignore_errors=True)
         for directory in unsaved:
             shutil.rmtree(directory, ignore_errors=True)
         coordinator.write(finished=True, **kept)
@@ -221,6 +223,7 @@ def open_run(run: Path, session: str) -> dict[str, Any]:
             "usage",
             "journal",
             DAMAGED,
+            LIVE_BLOCKS,
             "run.json.tmp",
             UNSAVED,
             UNSAVED + "~",
@@ -490,7 +493,8 @@ def _write_outputs(run: Path, session: dict[str, Any], judge: Judge, *, quiet: b
 
         try:
             config = session.get("config")
-            return write_outputs(run, config=config, analysis=judge.final(), progress=progress, tell=say)
+            final = judge.final()
+            return write_outputs(run, config=config, analysis=final, blocks=judge.blocks, progress=progress, tell=say)
         except OutputError as error:
             if quiet:
                 _print(error.outcome.text)

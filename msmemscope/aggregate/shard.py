@@ -33,6 +33,7 @@ from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.folds.host_use import HostUse, host_series
 from msmemscope.tables.parts import Bad
+from msmemscope.tables.process import Whose
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 from msmemscope.wire import messages
@@ -83,6 +84,12 @@ class Ring:
     def rank(self) -> int | None:
         rank = int(self.identity["rank"])
         return None if rank < 0 else rank
+
+
+def whose(id: int, ring: Ring) -> Whose:
+    """What rows of a ring's process say of it."""
+    pid, attempt, created_ns = (int(ring.identity[name]) for name in ("pid", "attempt", "created_ns"))
+    return Whose(id, ring.rank, pid, attempt, created_ns)
 
 
 @dataclass
@@ -150,6 +157,7 @@ class Shard:
         self._folding = folding
         if folding is not None:
             folding.in_no_part = self._in_no_part
+            folding.whose_of = lambda ring: whose(ring, self.rings[ring])
         self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
     def recover(self, processes: list[dict[str, Any]]) -> None:

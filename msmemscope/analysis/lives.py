@@ -1,6 +1,6 @@
 """Lives: every block of a run from its MALLOC to its end, with the driver segment that it was cut from.
 
-In: the events of a run. Out: tables of lives that have ended, batch by batch, then those that go on, and at last the
+In: the events of a run. Out: tables of lives that have ended, many at a time, then those that go on, and at last the
 segments. The work is done by the native kernel (native/kernel/block_lives.h); the columns of both tables stand in
 native/kernel/tables.h.
 
@@ -11,7 +11,8 @@ found all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,21 +25,30 @@ from msmemscope.folds.segments import of_process
 if TYPE_CHECKING:
     from msmemscope.tables.run import Run
 
+Lives = Iterable[tuple[int, Table]]
+"""The index of a process in run.processes, and a table of lives of it."""
+
+ENOUGH_LIVES = 500_000
+"""That have ended, after which they are written: some 60 MiB."""
+
 _FEW_SITES = 1  # nobody asks for them here; a life has its own stacks
 
 
 def follow_lives(
-    run: Run, take: Callable[[int, Table], None], *, progress: Callable[[int], None] | None = None
+    run: Run,
+    take: Callable[[Lives], None],
+    *,
+    enough: int = ENOUGH_LIVES,
+    progress: Callable[[int], None] | None = None,
 ) -> Table:
-    """Calls `take` with the index of a process in run.processes and a table of its lives, many times; returns the
-    segments.
+    """Calls `take` whenever `enough` lives have ended, and at the end; returns the segments.
 
     progress: called after every batch with the number of events gone through. Memory does not depend on the number of
     events, but on that of live blocks.
     """
     index = {process.ring: number for number, process in enumerate(run.processes)}
     trackers = [BlockTracker(_FEW_SITES, lives=True) for _ in run.processes]
-    done = 0
+    done = ended = 0
     for batch in run.events(columns=[*COLUMNS, "ring"]):
         columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
@@ -46,16 +56,17 @@ def follow_lives(
                 continue
             part = {name: column[rows] for name, column in columns.items()}
             tracker = trackers[index[ring]]
+            ended -= tracker.ended_lives
             tracker.feed(len(part["kind"]), part)
-            if tracker.ended_lives:
-                take(index[ring], tracker.take_ended_lives())
+            ended += tracker.ended_lives
+        if ended >= enough:
+            take((number, one.take_ended_lives()) for number, one in enumerate(trackers))
+            ended = 0
         done += batch.num_rows
         if progress is not None:
             progress(done)
-    for number, tracker in enumerate(trackers):
-        going = tracker.going_lives()
-        if len(going["ptr"]):
-            take(number, going)
+    ended_last = ((number, one.take_ended_lives()) for number, one in enumerate(trackers))
+    take(chain(ended_last, ((number, one.going_lives()) for number, one in enumerate(trackers))))
     segments = [of_process(number, tracker.segments()) for number, tracker in enumerate(trackers)]
     segments.append(of_process(0, BlockTracker().segments()))
     return {name: np.concatenate([one[name] for one in segments]) for name in segments[0]}

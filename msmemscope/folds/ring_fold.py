@@ -66,11 +66,12 @@ _RARE[[Kind.MAP, Kind.UNMAP, Kind.OOM]] = True
 
 
 class RingFold:
-    """One thread feeds it; any other may ask for its tables, and sees whole batches only."""
+    """One thread feeds it; any other may ask for its tables, and sees whole batches only. lives: whether it follows
+    each block's life, which somebody takes away then."""
 
-    def __init__(self, ring: int, *, has_parent: bool = False) -> None:
+    def __init__(self, ring: int, *, has_parent: bool = False, lives: bool = False) -> None:
         self.ring = ring
-        self._tracker = BlockTracker(MAX_SITES, MAX_RUNS)
+        self._tracker = BlockTracker(MAX_SITES, MAX_RUNS, lives=lives)
         self._tracker.set_parent(has_parent)
         self._has_parent = has_parent
         self._mappings = MappingFold()
@@ -134,6 +135,27 @@ class RingFold:
         with self._lock:
             step = self._tracker.step
             return HeldBlocks(self.ring, self._tracker.held(), step, self._mappings.at_last_step(step))
+
+    @property
+    def ended_lives(self) -> int:
+        """How many lives wait to be taken away."""
+        return self._tracker.ended_lives
+
+    def take_ended_lives(self) -> Table:
+        """The lives that have ended since this was called last (MEMSCOPE_LIFE_COLUMNS), in the order of their ends."""
+        return self._tracker.take_ended_lives()
+
+    def going_lives(self) -> Table:
+        """Those of the blocks that are alive, in the order of allocation."""
+        return self._tracker.going_lives()
+
+    def forget_lives(self) -> None:
+        """Nobody takes them any more."""
+        self._tracker.forget_lives()
+
+    def segments(self) -> Table:
+        """The driver segments (MEMSCOPE_SEGMENT_COLUMNS)."""
+        return self._tracker.segments()
 
     def _take_piece_by_piece(self, n: int, columns: Table) -> None:
         """Cuts at every mapping and failure, which must meet what was before them and nothing else."""

@@ -1,15 +1,15 @@
 """blocks/: one row for every block life of a run, and cluster/segments.csv: the driver segments they were cut from.
 
-In: a run. Out: Parquet parts that hold many processes each, one after the other, and one CSV. Columns and units:
-docs/formats.md. Rows are written as lives end, so memory is that of the live blocks and of one part. The parts are made
-in a directory beside blocks/, which takes its place when it is whole.
+In: lives as they end, from the folds of a run that is being recorded or of one that is read, and those that go on. Out:
+Parquet parts that hold many processes each, one after the other, and one CSV. Columns and units: docs/formats.md. The
+parts are made in a directory beside blocks/, which takes its place when it is whole.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from msmemscope.analysis.lives import follow_lives
 from msmemscope.analysis.owners import owner_of
 from msmemscope.report.cluster import write_csv_table
 from msmemscope.tables.parts import LARGEST_GROUP, row_groups
-from msmemscope.tables.schema import layout_key
+from msmemscope.tables.process import Whose
 from msmemscope.text import harmless
 from msmemscope.vocabulary import Flag
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from msmemscope.tables.process import Process
     from msmemscope.tables.run import Run
 
-PART_ROWS = 1 << 20  # some 130 MiB before they are written
+
+PART_ROWS = 1 << 20  # of a part, at most
 
 BLOCK_SCHEMA = pa.schema(
     [
@@ -65,65 +66,135 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("segment_id", pa.uint64()),
     ]
 )
-_DELTA_COLUMNS = ("allocation_id", "malloc_ts", "free_ts")
-_PLAIN_COLUMNS = ("shadow", "pinned", "handle", "alive_at_end", "free_seen")  # a bit each
+_DELTA_COLUMNS = ("ring", "allocation_id", "malloc_ts", "free_ts")
+_DICTIONARY_COLUMNS = (
+    "ptr",
+    "size",
+    "owner",
+    "name",
+    "stack_py",
+    "stack_c",
+    "segment_ptr",
+    "segment_size",
+    "segment_id",
+)
+# The rest hardly changes from row to row: zstd alone makes it as small as a dictionary does, in half the time.
+
+
+class BlockParts:
+    """blocks/ as it is made. folder: in the run, for as long."""
+
+    def __init__(self, run: Path, folder: str) -> None:
+        self._run = run
+        self._folder = run / folder
+        self._parts = 0
+
+    def write(self, lives: Iterable[tuple[Whose, Table]]) -> None:
+        """Rows as parts of their own; those of one process stay in their order. OSError when the disk is full."""
+        part: list[tuple[Whose, Table]] = []
+        room = PART_ROWS
+        for whose, table in sorted(lives, key=lambda one: one[0].order):
+            rows, at = len(table["ptr"]), 0
+            while at < rows:
+                fitting = min(room, rows - at)
+                part.append((whose, {name: column[at : at + fitting] for name, column in table.items()}))
+                at, room = at + fitting, room - fitting
+                if not room:
+                    self._write_part(part)
+                    part, room = [], PART_ROWS
+        if part:
+            self._write_part(part)
+
+    def put_in_place(self) -> list[Path]:
+        """All rows are written: the directory becomes blocks/. Returns the parts. OSError when some were deleted."""
+        final = self._run / "blocks"
+        if not self._parts:
+            self._folder.mkdir(mode=0o700)
+        if len(list(self._folder.glob("part-*.parquet"))) != self._parts:
+            raise FileNotFoundError(2, "files were deleted", str(self._folder))
+        shutil.rmtree(final, ignore_errors=True)
+        self._folder.replace(final)
+        return sorted(final.glob("part-*.parquet"))
+
+    def discard(self) -> None:
+        """Removes what was written."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._parts = 0
+
+    def _write_part(self, lives: Sequence[tuple[Whose, Table]]) -> None:
+        if not self._parts:
+            self._folder.mkdir(mode=0o700)
+        _write_part(lives, self._folder / f"part-{self._parts:06d}.parquet")
+        self._parts += 1
 
 
 def write_blocks(run: Run, *, progress: Callable[[int], None] | None = None) -> list[Path]:
-    """Writes both; returns their paths.
+    """Writes both from the events of a run; returns their paths.
 
     OSError when the disk is full; when a part of blocks/ cannot be written, blocks/ is left as it was.
     """
-    final, temporary = run.path / "blocks", run.path / ".blocks.part"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(mode=0o700)
+    processes = run.processes
+    parts = BlockParts(run.path, ".blocks.part")
+    parts.discard()
     try:
-        parts = _Parts(temporary)
-        processes = run.processes
         segments = follow_lives(
             run,
-            lambda number, lives: parts.add(processes[number], block_rows(processes[number], lives)),
+            lambda lives: parts.write((Whose.of(processes[number]), table) for number, table in lives),
             progress=progress,
         )
-        parts.write()
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.replace(final)
+        written = parts.put_in_place()
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    (run.path / "cluster").mkdir(mode=0o700, exist_ok=True)
-    table = write_csv_table(run.path / "cluster" / "segments.csv", segment_rows(processes, segments))
-    return [*(final / path.relative_to(temporary) for path in parts.written), table]
+        parts.discard()
+    return [*written, write_segments(run.path, processes, segments)]
 
 
-def block_rows(process: Process, lives: Table) -> pa.Table:
-    """Rows of BLOCK_SCHEMA of lives of one process, as the kernel hands them out."""
-    n = len(lives["ptr"])
-    alive, placed, flags = lives["alive"], lives["segments"] > 0, lives["flags"]
-    columns: dict[str, Any] = {
-        "rank": np.full(n, -1 if process.rank is None else process.rank, np.int32),
-        "ring": np.full(n, process.ring, np.uint64),
-        "pid": np.full(n, process.pid, np.int32),
-        "attempt": np.full(n, process.attempt, np.int32),
-        "owner": _owners(lives),
-        "shadow": flags & Flag.SHADOW != 0,
-        "pinned": flags & Flag.PINNED != 0,
-        "handle": flags & Flag.HANDLE != 0,
-        "alive_at_end": alive,
-    }
-    unknown = dict.fromkeys(("free_ts", "free_step", "free_seen"), alive)
-    unknown |= dict.fromkeys(("segment_ptr", "segment_size"), ~placed)
-    unknown["segment_id"] = lives["segment_id"] == 0
-    unknown["rank"] = np.full(n, process.rank is None)
+def write_segments(run: Path, processes: Sequence[Process], segments: Table) -> Path:
+    """cluster/segments.csv."""
+    (run / "cluster").mkdir(mode=0o700, exist_ok=True)
+    return write_csv_table(run / "cluster" / "segments.csv", segment_rows(processes, segments))
+
+
+def block_rows(lives: Sequence[tuple[Whose, Table]]) -> pa.Table:
+    """Rows of BLOCK_SCHEMA of lives, as the kernel hands them out, of some processes."""
+    counts = [len(table["ptr"]) for _, table in lives]
+    columns: dict[str, Any] = {name: _joined([table[name] for _, table in lives]) for name in lives[0][1]}
+
+    def repeated(values: Iterable[int], dtype: type[np.generic]) -> Any:
+        return np.repeat(np.array(list(values), dtype), counts)
+
+    ranks = [-1 if whose.rank is None else whose.rank for whose, _ in lives]
+    columns["rank"] = repeated(ranks, np.int32)
+    columns["ring"] = repeated((whose.ring for whose, _ in lives), np.uint64)
+    columns["pid"] = repeated((whose.pid for whose, _ in lives), np.int32)
+    columns["attempt"] = repeated((whose.attempt for whose, _ in lives), np.int32)
+    for name, flag in (("shadow", Flag.SHADOW), ("pinned", Flag.PINNED), ("handle", Flag.HANDLE)):
+        columns[name] = columns["flags"] & flag != 0
+    columns["alive_at_end"] = columns["alive"]
+
+    known: dict[str, Any] = dict.fromkeys(("free_ts", "free_step", "free_seen"), ~columns["alive"])
+    known |= dict.fromkeys(("segment_ptr", "segment_size"), columns["segments"] > 0)
+    known["segment_id"] = columns["segment_id"] != 0
+    known["rank"] = columns["rank"] >= 0
+    owners = _owners(columns)
     arrays = [
-        pa.array(columns.get(field.name, lives.get(field.name)), field.type, mask=unknown.get(field.name))
-        if field.name != "owner"
-        else columns["owner"]
+        owners if field.name == "owner" else _array(columns[field.name], field.type, known.get(field.name))
         for field in BLOCK_SCHEMA
     ]
     return pa.Table.from_arrays(arrays, schema=BLOCK_SCHEMA)
 
 
-def segment_rows(processes: list[Process], segments: Table) -> pa.Table:
+def _array(values: Any, kind: pa.DataType, known: Any = None) -> pa.Array:
+    """The same bytes as an Arrow array; known: which are not null, None: all."""
+    validity = None if known is None or known.all() else _bits(known)
+    data = _bits(values) if pa.types.is_boolean(kind) else pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [validity, data])
+
+
+def _bits(values: Any) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def segment_rows(processes: Sequence[Process], segments: Table) -> pa.Table:
     """cluster/segments.csv, ordered by rank, attempt, process, device and address."""
     number = np.asarray(segments["process"]).astype(np.int64)
     ranks = np.array([-1 if p.rank is None else p.rank for p in processes], np.int32)[number]
@@ -154,58 +225,45 @@ def segment_rows(processes: list[Process], segments: Table) -> pa.Table:
     return pa.table(columns).take(pa.array(order))
 
 
-class _Parts:
-    """Collects rows by process, and writes them all whenever there are PART_ROWS."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._rows: dict[tuple[int, int, int], list[pa.Table]] = {}  # layout_key of the process -> its rows
-        self._waiting = 0
-        self.written: list[Path] = []
-
-    def add(self, process: Process, rows: pa.Table) -> None:
-        key = layout_key(process.rank, process.created_ns, process.ring)
-        while rows.num_rows:
-            fitting = rows.slice(0, PART_ROWS - self._waiting)
-            self._rows.setdefault(key, []).append(fitting)
-            self._waiting += fitting.num_rows
-            rows = rows.slice(fitting.num_rows)
-            if self._waiting >= PART_ROWS:
-                self.write()
-
-    def write(self) -> None:
-        if not self._rows:
-            return
-        path = self._folder / f"part-{len(self.written):06d}.parquet"
-        _write_part([pa.concat_tables(self._rows[key]) for key in sorted(self._rows)], path)
-        self.written.append(path)
-        self._rows.clear()
-        self._waiting = 0
-
-
-def _write_part(of_processes: list[pa.Table], path: Path) -> None:
+def _write_part(lives: Sequence[tuple[Whose, Table]], path: Path) -> None:
+    """One row group after the other, so that no more than one is held twice."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    rows = pa.concat_tables(of_processes)
-    dictionary = [name for name in BLOCK_SCHEMA.names if name not in (*_DELTA_COLUMNS, *_PLAIN_COLUMNS)]
     with pq.ParquetWriter(
         os.fspath(path),
         BLOCK_SCHEMA,
         compression="zstd",
         compression_level=1,
-        use_dictionary=dictionary,
+        use_dictionary=list(_DICTIONARY_COLUMNS),
         column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         dictionary_pagesize_limit=4 << 20,
         write_statistics=["rank", "ring", "malloc_ts", "free_ts", "malloc_step", "free_step", "device", "pool", "size"],
     ) as writer:
-        for start, end in row_groups(table.num_rows for table in of_processes):
-            writer.write_table(rows.slice(start, end - start), row_group_size=LARGEST_GROUP)
+        for start, end in row_groups(len(table["ptr"]) for _, table in lives):
+            writer.write_table(block_rows(_between(lives, start, end)), row_group_size=LARGEST_GROUP)
+
+
+def _between(lives: Sequence[tuple[Whose, Table]], start: int, end: int) -> list[tuple[Whose, Table]]:
+    """The rows [start, end) of all of them."""
+    found, at = [], 0
+    for whose, table in lives:
+        n = len(table["ptr"])
+        low, high = max(start - at, 0), min(end - at, n)
+        if low < high:
+            found.append((whose, {name: column[low:high] for name, column in table.items()}))
+        at += n
+    return found
+
+
+def _joined(columns: list[Any]) -> Any:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _owners(lives: Table) -> pa.Array:
-    modules = (lives["attr"] >> np.uint64(56)).astype(np.int64)
-    codes = lives["pool"].astype(np.int64) << 16 | lives["device_type"].astype(np.int64) << 8 | modules
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    texts = [owner_of(code >> 16, code >> 8 & 255, (code & 255) << 56) for code in distinct.tolist()]
-    # Several modules may have one text, and a dictionary holds each once.
-    spread = pa.array(texts, pa.string()).take(pa.array(inverse.reshape(-1)))
-    return spread.dictionary_encode()
+    modules = (lives["attr"] >> np.uint64(56)).astype(np.uint32)
+    codes = lives["pool"].astype(np.uint32) << 16 | lives["device_type"].astype(np.uint32) << 8 | modules
+    encoded = pa.array(codes).dictionary_encode()
+    texts = [owner_of(code >> 16, code >> 8 & 255, (code & 255) << 56) for code in encoded.dictionary.to_pylist()]
+    distinct = list(dict.fromkeys(texts))  # several modules may have one text, and a dictionary holds each once
+    numbers = np.array([distinct.index(text) for text in texts], np.int32)
+    indices = numbers[encoded.indices.to_numpy()]
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))

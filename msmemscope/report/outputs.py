@@ -51,12 +51,14 @@ def write_outputs(
     *,
     config: Config | Mapping[str, Any] | None = None,
     analysis: Analysis | None = None,
+    blocks: Callable[[Run], list[Path] | None] = lambda _: None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Analyses a run and writes everything. `config`: how it is written; by default as the run was recorded.
-    `analysis`: where it has been judged already. `tell` gets the verdict as soon as it stands, ahead of everything
-    long.
+    `analysis`: where it has been judged already. `blocks` completes blocks/ and segments.csv where they were written
+    while the run was recorded, else None: the events are gone through for them. `tell` gets the verdict as soon as it
+    stands, ahead of everything long.
 
     RunError when it is not a run; OutputError, after everything else was written, when something could not be.
     """
@@ -69,7 +71,7 @@ def write_outputs(
         tell(outcome.text)
 
     outcome.files += _written(outcome, "cluster/", lambda: write_verdict(analysis))
-    outcome.files += _written(outcome, "blocks/", lambda: _write_blocks(run, progress))
+    outcome.files += _written(outcome, "blocks/", lambda: blocks(run) or _write_blocks(run, progress))
 
     def per_device() -> list[Path]:
         written = write_upstream_files(run, analysis.tracked, settings, progress=progress)

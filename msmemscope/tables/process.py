@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msmemscope.annotations import is_of
+from msmemscope.tables.schema import layout_key
 
 MOST_RANKS = 1 << 20  # of a job: the missing ones are listed
 _INT32 = (
@@ -79,3 +80,23 @@ class Process:
         if max(known.get("world_size", 0), known.get("rank") or 0) > MOST_RANKS:
             raise ValueError(f"more than {MOST_RANKS:,} ranks")
         return cls(**known)
+
+
+@dataclass(frozen=True)
+class Whose:
+    """What the rows of a process say of it, where they stand among those of others."""
+
+    ring: int
+    rank: int | None
+    pid: int
+    attempt: int
+    created_ns: int
+
+    @classmethod
+    def of(cls, process: Process) -> Whose:
+        return cls(process.ring, process.rank, process.pid, process.attempt, process.created_ns)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Its place in a part."""
+        return layout_key(self.rank, self.created_ns, self.ring)

@@ -109,6 +109,18 @@ void BlockLives::unmap(u64 ptr, i16 device) {
 
 LifeTable BlockLives::take_ended() noexcept { return std::exchange(ended_, {}); }
 
+void BlockLives::shrink() {
+    if (unused_.size() == lives_.size()) {
+        lives_.clear();
+        unused_.clear();
+    }
+    lives_.shrink_to_fit();
+    unused_.shrink_to_fit();
+#define X(type, name) ended_.name.shrink_to_fit();
+    MEMSCOPE_LIFE_COLUMNS(X)
+#undef X
+}
+
 void BlockLives::append(LifeTable& table, const Block& block, PoolKey pool) const {
     const Life& life = lives_[block.life];
     const auto space = spaces_.find(space_key(pool.device_type, pool.device));

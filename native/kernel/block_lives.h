@@ -34,6 +34,9 @@ public:
 
     // The lives that have ended since this was last asked for, in the order of their ends.
     LifeTable take_ended() noexcept;
+    // Gives back the memory that was kept for more to come.
+    void shrink();
+
     // How many those are.
     std::size_t ended() const noexcept { return ended_.ptr.size(); }
     // A block that lives on.

@@ -249,6 +249,7 @@ void BlockTracker::shrink() {
     late_.shrink_to_fit();
     if (sums_ != nullptr) sums_->shrink();
     if (windows_ != nullptr) windows_->shrink();
+    if (lives_ != nullptr) lives_->shrink();
 }
 
 // ----------------------------------------------------------------------------------------------- tables

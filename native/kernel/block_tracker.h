@@ -72,7 +72,8 @@ public:
     // Without lives these are empty.
     std::size_t ended_lives() const noexcept { return lives_ == nullptr ? 0 : lives_->ended(); }
     LifeTable take_ended_lives() noexcept { return lives_ == nullptr ? LifeTable{} : lives_->take_ended(); }
-    LifeTable going_lives() const;  // of all that are alive, in the order of allocation
+    void forget_lives() noexcept { lives_.reset(); }  // nobody takes them any more
+    LifeTable going_lives() const;                    // of all that are alive, in the order of allocation
     SegmentTable segments() const { return lives_ == nullptr ? SegmentTable{} : lives_->segments(); }
 
 private:

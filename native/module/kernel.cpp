@@ -148,6 +148,10 @@ public:
         locked([&] { tracker_.shrink(); });
     }
 
+    void forget_lives() {
+        locked([&] { tracker_.forget_lives(); });
+    }
+
     // What a member of the tracker hands out.
     template <typename Member>
     auto ask(Member member) {
@@ -201,6 +205,7 @@ PYBIND11_MODULE(_kernel, module) {
         .def("sums", table(&BlockTracker::sums))
         .def("ages", table(&BlockTracker::ages))
         .def("take_ended_lives", table(&BlockTracker::take_ended_lives))
+        .def("forget_lives", &SharedTracker::forget_lives)
         .def("going_lives", table(&BlockTracker::going_lives))
         .def("segments", table(&BlockTracker::segments));
 
