@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     from msmemscope import analyzer, describe, tracer, watcher
     from msmemscope.analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
     from msmemscope.collect.session import Session
-    from msmemscope.later import (
-        RecordFunction,
-        TakeSnapshot,
-        cleanup_framework_hooks,
-        enable_npu_sanitizer,
-        init_framework_hooks,
-        take_snapshot,
-    )
+    from msmemscope.later import cleanup_framework_hooks, enable_npu_sanitizer, init_framework_hooks
     from msmemscope.options.declared import Config
+    from msmemscope.ranges import RecordFunction
+    from msmemscope.snapshots import TakeSnapshot, take_snapshot
 
 __all__ = [
     "RecordFunction",
@@ -56,7 +51,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("analyzer", "describe", "tracer", "watcher"), ""),
     **dict.fromkeys(("analyze", "check_inefficient", "check_leaks"), "analyzer"),
     **dict.fromkeys(("get_analyzer_config", "list_analyzers"), "analyzer"),
-    **dict.fromkeys(("RecordFunction", "TakeSnapshot", "take_snapshot"), "later"),
+    "RecordFunction": "ranges",
+    **dict.fromkeys(("TakeSnapshot", "take_snapshot"), "snapshots"),
     **dict.fromkeys(("cleanup_framework_hooks", "enable_npu_sanitizer", "init_framework_hooks"), "later"),
 }
 
@@ -114,6 +110,10 @@ def start() -> None:
         attach(attached() or _session())
     _native.start()
     identify()
+    if _config is not None and _config.traceback:
+        from msmemscope.collect.rank import tracing
+
+        tracing.start()
 
 
 def stop() -> None:
@@ -121,6 +121,10 @@ def stop() -> None:
     from msmemscope import _native
 
     _native.stop()
+    if _config is not None and _config.traceback:
+        from msmemscope.collect.rank import tracing
+
+        tracing.stop()
 
 
 def step() -> None:
@@ -186,14 +190,35 @@ def _running() -> bool:
     return native is not None and bool(native.stats()["recording"])
 
 
-def _joins_session() -> bool:
-    """Attaches a process that was launched under watch and has imported no framework; whether it then records."""
+def joins_session() -> bool:
+    """Attaches a process that was launched under watch and has imported no framework. Whether it then belongs to a
+    session, recording or not."""
     import sys
 
+    if _is_attached():
+        return True
     if "msmemscope.collect.rank.attach" not in sys.modules:
         from msmemscope.collect.rank.bootstrap import watch_now
 
         watch_now()
+    return _is_attached()
+
+
+def joins_or_makes_session() -> None:
+    """As start() does, without recording. Raises MemscopeError when no session can be had."""
+    if joins_session():
+        return
+    from msmemscope.collect.rank.bootstrap import own_imports
+
+    with own_imports:
+        from msmemscope.collect.rank.attach import attach
+
+        attach(_session())
+
+
+def _joins_session() -> bool:
+    """Attaches a process that was launched under watch and has imported no framework; whether it then records."""
+    joins_session()
     return _running()
 
 

@@ -70,4 +70,30 @@ def identify(
     rank: int = -1, local_rank: int = -1, world_size: int = -1, group_rank: int = -1, role: str = ""
 ) -> None: ...
 def launched_rank() -> int: ...
+def start_calls(own_directory: str, own_wrappers: str) -> bool:
+    """Begins the trace of Python's calls. What functions of files below `own_directory` call is left out, but for the
+    file `own_wrappers`. False: another profiler is at work in this thread, or there is no GIL."""
+
+def stop_calls() -> None: ...
+def calls_after_fork() -> None: ...
+def trace_this_thread(*event: object) -> None: ...
+def now() -> int:
+    """CLOCK_MONOTONIC in ns."""
+
+def range(name: str, start_ns: int) -> None: ...
+def snapshot(
+    name: str,
+    *,
+    device_type: int,
+    device: int,
+    pool: int,
+    allocated: int,
+    reserved: int,
+    max_allocated: int,
+    max_reserved: int,
+    free: int,
+    total: int,
+) -> None:
+    """Bytes; `device` as the process numbers it; `total` 0: not known."""
+
 def stats() -> dict[str, Any]: ...

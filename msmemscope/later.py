@@ -41,31 +41,12 @@ class _Block:
         return function  # as it is, so that coroutines and generators stay what they are
 
 
-class TakeSnapshot(_Block):
-    """Upstream's snapshots at the start and the end of a block or function. Not in this version: warns once."""
-
-    def __init__(self, device_mask: int | list[int] | tuple[int, ...] | None = None, name: str = "Memory Snapshot"):
-        not_yet("TakeSnapshot")
-
-
-class RecordFunction(_Block):
-    """Upstream's named range in the Python trace, around a block or function. Not in this version: warns once."""
-
-    def __init__(self, name: str):
-        not_yet("RecordFunction")
-
-
 class describer(_Block):  # noqa: N801 - upstream's name
     """Names the owner of what a block or function allocates, or with a tensor or an address that of one block. Not in
     this version: warns once."""
 
     def __init__(self, *what: object, owner: str = ""):
         not_yet("describe.describer")
-
-
-def take_snapshot(device_mask: int | list[int] | tuple[int, ...] | None = None, name: str = "Memory Snapshot") -> None:
-    """Upstream's SNAPSHOT row with the allocator's counters. Not in this version: warns once."""
-    not_yet("take_snapshot")
 
 
 def init_framework_hooks(framework: str, version: str, component: str, hook_type: str) -> None:

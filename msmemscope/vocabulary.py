@@ -88,6 +88,15 @@ class SystemEvent(IntEnum):
     ACL_FINI = 3
 
 
+class CallKind(IntEnum):
+    """MEMSCOPE_CALL_KINDS of record.h."""
+
+    FUNCTION = 0
+    BUILTIN = 1
+    MODULE = 2
+    RANGE = 3
+
+
 class Flag(IntFlag):
     """MEMSCOPE_FLAGS of record.h."""
 

@@ -20,6 +20,7 @@ ENUMS = {
     "DeviceType": "MEMSCOPE_DEVICE_TYPES",
     "StepSource": "MEMSCOPE_STEP_SOURCES",
     "SystemEvent": "MEMSCOPE_SYSTEM_EVENTS",
+    "CallKind": "MEMSCOPE_CALL_KINDS",
 }
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from msmemscope._kernel import SqliteTable, UpstreamRows
+from msmemscope.export.python_trace import COLUMNS as TRACE_COLUMNS
+from msmemscope.export.python_trace import TYPES as TRACE_TYPES
+from msmemscope.export.python_trace import Row
 from msmemscope.export.selection import Column, Columns
 
 COLUMNS = (
@@ -99,6 +102,7 @@ class DbFile:
         self._grown = grown
         self._temporary = _temporary(path)
         self._bytes = 0
+        self._traced: str | None = None  # the name of the table of calls
         self._remove_temporary()
         os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         columns = ", ".join(f'"{name}" {_TYPES.get(name, "TEXT")}' for name in COLUMNS)
@@ -111,9 +115,22 @@ class DbFile:
             self._rows.insert(self._table, len(rows["kind"]), rows, self._home, chosen)
         else:
             self._table.insert(self._rows.tuples(len(rows["kind"]), rows, self._home, chosen, _ROWS_PER_INSERT))
-        size = self._temporary.stat().st_size
-        self._grown(size - self._bytes)
-        self._bytes = size
+        self._tell_growth()
+
+    def trace(self, pid: int, rows: list[Row]) -> None:
+        """Adds rows to the table python_trace_<pid>, which is made with the first."""
+        if self._traced is None:
+            name = f"python_trace_{pid}"
+            columns = ", ".join(f'"{column}" {TRACE_TYPES.get(column, "TEXT")}' for column in TRACE_COLUMNS)
+            self._run(f"CREATE TABLE {name} ({columns})")
+            self._traced = name
+        with _as_os_error(), closing(sqlite3.connect(self._temporary, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode=OFF")
+            db.execute("PRAGMA synchronous=OFF")
+            db.execute("BEGIN")
+            db.executemany(f"INSERT INTO {self._traced} VALUES (?,?,?,?,?)", rows)
+            db.execute("COMMIT")
+        self._tell_growth()
 
     def finish(self) -> None:
         self._table.close()
@@ -125,6 +142,11 @@ class DbFile:
     def discard(self) -> None:
         self._table.close()
         self._remove_temporary()
+
+    def _tell_growth(self) -> None:
+        size = self._temporary.stat().st_size
+        self._grown(size - self._bytes)
+        self._bytes = size
 
     def _run(self, sql: str) -> None:
         with _as_os_error(), closing(sqlite3.connect(self._temporary, isolation_level=None)) as db:

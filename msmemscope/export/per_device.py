@@ -23,6 +23,7 @@ from msmemscope.export.files import DumpFile, open_file
 from msmemscope.export.lanes import Lanes, lanes_for
 from msmemscope.export.process_directories import ProcessDirectories, time_in_names
 from msmemscope.export.process_rows import ProcessFacts, ProcessRows
+from msmemscope.export.python_trace import TraceCsv, TraceRows
 from msmemscope.export.selection import CPU, NOT_APPLICABLE, Columns, Selection, cut, place_id
 from msmemscope.export.texts import row_texts
 from msmemscope.tables.run import stack_text
@@ -142,7 +143,7 @@ class _Writer:
         self._lanes = lanes_for(len(run.processes))
         self._texts = [row_texts(run, file_format, selection.stack_depth) for _ in range(self._lanes)]
         self._begun: list[ProcessRows] = []
-        self._finished: list[DumpFile] = []  # and not in place
+        self._finished: list[DumpFile | TraceCsv] = []  # and not in place
 
     def write(self, group: Sequence[ProcessFacts], tell: Callable[[int], None]) -> None:
         """The files of some processes, in place unless there is a limit on all of them."""
@@ -150,8 +151,12 @@ class _Writer:
         writers: dict[int, tuple[int, ProcessRows]] = {}
         for number, facts in enumerate(group):
             lane = number % self._lanes
-            open_file = partial(self._open, facts.process, self._texts[lane])
-            writers[facts.process.ring] = lane, ProcessRows(facts, self.selection, self._usage, open_file)
+            process = facts.process
+            open_file = partial(self._open, process, self._texts[lane])
+            open_trace = partial(self._open_trace, process) if self._format == "csv" else None
+            calls = TraceRows(self._run, process.pid, process.wall_offset_ns)
+            rows = ProcessRows(facts, self.selection, self._usage, open_file, calls, open_trace)
+            writers[process.ring] = lane, rows
         self._begun = [rows for _, rows in writers.values()]
         with Lanes(self._lanes) as lanes:
             for ring, columns in events_of(self._run, writers):
@@ -197,6 +202,10 @@ class _Writer:
             python_stacks=self.selection.python_stacks,
         )
         return open_file(path, self._format, home, rows, self._count)
+
+    def _open_trace(self, process: Process, home: str) -> TraceCsv:
+        path = self._directories.device(process, home) / f"python_trace_{time_in_names(process)}.csv"
+        return TraceCsv(path, self._count)
 
     def _count(self, grown: int) -> None:
         with self._lock:

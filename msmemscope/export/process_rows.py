@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from msmemscope.analysis.step_ends import StepEnds
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.export.blocks import Blocks
 from msmemscope.export.order import Chronology, frees_of, made_snapshots, with_replaced, with_snapshots
+from msmemscope.export.python_trace import ProcessTrace
 from msmemscope.export.samples import Samples
 from msmemscope.export.selection import (
     CPU,
@@ -40,7 +42,8 @@ from msmemscope.export.selection import (
 from msmemscope.vocabulary import Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
-    from msmemscope.export.files import DumpFile
+    from msmemscope.export.files import DbFile, DumpFile
+    from msmemscope.export.python_trace import Row, TraceCsv, TraceRows
     from msmemscope.folds.incidents import Incident
     from msmemscope.tables.process import Process
 
@@ -66,16 +69,23 @@ class ProcessReport:
     replaced_blocks: int = 0  # address given out again without a FREE
     moved_rows: int = 0  # time moved to stay behind the row before
     moved_ns: int = 0  # the largest such move
-    files: list[DumpFile] = field(default_factory=list)  # finished
+    files: list[DumpFile | TraceCsv] = field(default_factory=list)  # finished
 
 
 class ProcessRows:
     """Used by one thread at a time."""
 
     def __init__(
-        self, facts: ProcessFacts, selection: Selection, usage: UsageIndex, open_file: Callable[[str], DumpFile]
+        self,
+        facts: ProcessFacts,
+        selection: Selection,
+        usage: UsageIndex,
+        open_file: Callable[[str], DumpFile],
+        calls: TraceRows,
+        open_trace: Callable[[str], TraceCsv] | None = None,
     ) -> None:
-        """`open_file`: makes the file of a Device Id."""
+        """open_file, open_trace: make the files of a Device Id. Without open_trace calls go to a table of the former,
+        which then is a database."""
         process = facts.process
         self.report = ProcessReport()
         self._facts = facts
@@ -103,9 +113,15 @@ class ProcessRows:
         # Rows of the process for files that are opened later; whether they are of the time until stop().
         self._shared: list[tuple[Columns, bool]] = []
         self._next_id = 0
+        self._trace = ProcessTrace(calls, self._open_trace)
+        self._open_trace_csv = open_trace
+        self._traced: TraceCsv | None = None
 
     def push(self, columns: Columns) -> None:
         """The next events of the process, with all EVENT_COLUMNS."""
+        if (calls := columns["kind"] == Kind.CALL).any():
+            chosen = calls if not len(self._steps) else calls & np.isin(columns["step"], self._steps)
+            self._trace.push(taken(columns, chosen))
         columns = self._without_start(self._chosen_steps(columns))
         for start in range(0, len(columns["ts"]), _ROWS_AT_ONCE):
             self._take(self._chronology.push(cut(columns, start, start + _ROWS_AT_ONCE)))
@@ -116,15 +132,29 @@ class ProcessRows:
         alive = self._blocks.alive()
         for start in range(0, len(alive["ptr"]), _ROWS_AT_ONCE):
             self._write(frees_of(cut(alive, start, start + _ROWS_AT_ONCE)))
-        for file in self._files.values():
+        self.report.files = self._all_files()
+        for file in self.report.files:
             file.finish()
-        self.report.files = list(self._files.values())
         self.report.moved_rows, self.report.moved_ns = self._ledger.moved_rows, self._ledger.moved_ns
 
     def discard(self) -> None:
         """Removes what is not in place yet."""
-        for file in self._files.values():
+        for file in self._all_files():
             file.discard()
+
+    def _all_files(self) -> list[DumpFile | TraceCsv]:
+        return [*self._files.values(), *([self._traced] if self._traced is not None else [])]
+
+    def _open_trace(self) -> Callable[[list[Row]], None]:
+        """Calls go to the accelerator of the process, else to the CPU."""
+        home = next(iter(self._facts.accelerators), CPU)
+        if self._open_trace_csv is not None:
+            self._traced = self._open_trace_csv(home)
+            return self._traced.trace
+        number = self._number(home)
+        if number not in self._files:
+            self._open(number)
+        return partial(cast("DbFile", self._files[number]).trace, self._facts.process.pid)
 
     def _chosen_steps(self, columns: Columns) -> Columns:
         """Drops what has no row, and what lies outside the selected steps, but no FREE: without it `used` would grow

@@ -154,9 +154,6 @@ OPTIONS: tuple[Option, ...] = (
         api=True,
         native={"sorts": lambda config: config.sorts},  # of level and analysis too
         parse=grammars.parse_events,
-        later={
-            "traceback": "recording Python calls is not in this version; memory events are recorded",
-        },
     ),
     Option(
         name="level",
@@ -402,8 +399,6 @@ def _missing(option: Option, config: Config, label: str) -> list[str]:
     words: set[str] = set()
     if isinstance(value, tuple):
         words = {str(item).partition(":")[0] for item in value}
-    if option.name == "events" and config.traceback:
-        words.add("traceback")
     return [
         f"{label} {word}: {note}" if word else f"{label}: {note}"
         for word, note in option.later.items()

@@ -171,6 +171,10 @@ class Run:
             self._stacks[id] = () if found is None else tuple(self._frame(frame) for frame in found["frames"])
         return self._stacks[id]
 
+    def frame(self, id: int) -> Frame:
+        """A frame by its id; one that was never defined is of a file and function "unknown"."""
+        return self._frame(id)
+
     # --- below: parts and definitions ---------------------------------------------------------------------
 
     @cached_property

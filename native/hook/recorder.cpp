@@ -282,7 +282,8 @@ bool open_once() noexcept {
             self.state.store(self.error == 0 ? State::OPEN : State::FAILED, std::memory_order_release);
             if (self.error != 0) return false;
             ask_python_to_attach();
-            emit_system(SystemEvent::START_TRACE);  // start() came before there was a ring to say it in
+            // start() came before there was a ring to say it in. What the program tells of itself may come without.
+            if (is_recording()) emit_system(SystemEvent::START_TRACE);
             emit_lost();
             emit_doubts_about_identity();
             if (const char* devices = visible_devices()) emit_meta("visible_devices", devices);

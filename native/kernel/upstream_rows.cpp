@@ -223,7 +223,7 @@ template <bool Json>
 void UpstreamRows::snapshot_attr(const RowColumns& c, std::size_t row, TextOut& out) {
     // One of ours, at a request that failed, has no figure of its own from the device.
     const bool made = has(c.flags[row], Flag::SYNTHETIC);
-    const i64 total = c.device_total[row];
+    const i64 total = c.aux[row] != 0 && !made ? i64{c.aux[row]} << 10 : c.device_total[row];
     const bool told = total >= 0 && (!made || c.device_used[row] >= 0);
     const i64 free = made ? difference(total, c.device_used[row]) : static_cast<i64>(c.attr[row]);
     std::array<char, 64> text{};

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_native, module) {
     module.doc() = "Recording inside a rank, and reading rings in the agent.";
     memscope::bind_collect(module);
     memscope::bind_operators(module);
+    memscope::bind_calls(module);
     memscope::bind_reader(module);
     memscope::bind_object_names(module);
 }

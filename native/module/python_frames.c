@@ -126,6 +126,14 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+static uint64_t key_of(const PyCodeObject* code, int lasti) {
+    const uint64_t address = (uint64_t)(uintptr_t)code;
+    const uint64_t texts = (uint64_t)(uintptr_t)code->co_filename ^ (uint64_t)(uintptr_t)name_of(code) << 17;
+    const uint64_t key = mix(address * 0x9E3779B97F4A7C15ull + texts +
+                             ((uint64_t)(unsigned)code->co_firstlineno << 40) + (uint64_t)(unsigned)lasti);
+    return key != 0 ? key : 1;
+}
+
 static unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
     PyThreadState* thread = PyGILState_GetThisThreadState();
     if (thread == NULL) return 0;
@@ -133,11 +141,7 @@ static unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
     for (const Frame* frame = newest_frame(thread); frame != NULL && count < max; frame = older_frame(frame)) {
         Position at;
         if (!position_of(frame, &at)) continue;
-        const uint64_t code = (uint64_t)(uintptr_t)at.code;
-        const uint64_t texts = (uint64_t)(uintptr_t)at.code->co_filename ^ (uint64_t)(uintptr_t)name_of(at.code) << 17;
-        const uint64_t key = mix(code * 0x9E3779B97F4A7C15ull + texts +
-                                 ((uint64_t)(unsigned)at.code->co_firstlineno << 40) + (uint64_t)(unsigned)at.lasti);
-        keys[count] = key != 0 ? key : 1;
+        keys[count] = key_of(at.code, at.lasti);
         handles[count] = frame;
         ++count;
     }
@@ -186,3 +190,35 @@ static void describe(const void* handle, memscope_frame_text* out) {
 }
 
 const memscope_python_frames memscope_cpython_frames = {walk, describe};
+
+/* --- functions as such, for a trace of calls (python_calls.cpp); these need the GIL ------------------------------ */
+
+uint64_t memscope_key_of_function(const PyCodeObject* code) { return key_of(code, -1); }
+
+void memscope_describe_function(const PyCodeObject* code, memscope_frame_text* out) {
+    out->file_bytes = utf8_of(code->co_filename, out->file, sizeof out->file);
+    out->function_bytes = utf8_of(name_of(code), out->function, sizeof out->function);
+    out->line = code->co_firstlineno > 0 ? (unsigned)code->co_firstlineno : 0;
+}
+
+unsigned memscope_text_of(PyObject* text, char* out, unsigned size) { return utf8_of(text, out, size); }
+
+PyObject* memscope_first_argument(const PyCodeObject* code) {
+    if (code->co_argcount == 0) return NULL;
+#if defined(Py_GIL_DISABLED)
+    return NULL;
+#else
+    const Frame* frame = newest_frame(PyThreadState_Get());
+    if (frame == NULL) return NULL;
+#if PY_VERSION_HEX < 0x030B0000
+    return frame->f_code == code ? frame->f_localsplus[0] : NULL;
+#elif PY_VERSION_HEX < 0x030D0000
+    return frame->f_code == code ? frame->localsplus[0] : NULL;
+#elif PY_VERSION_HEX < 0x030E0000
+    return frame->f_executable == (PyObject*)code ? frame->localsplus[0] : NULL;
+#else
+    if (PyStackRef_AsPyObjectBorrow(frame->f_executable) != (PyObject*)code) return NULL;
+    return PyStackRef_IsNull(frame->localsplus[0]) ? NULL : PyStackRef_AsPyObjectBorrow(frame->localsplus[0]);
+#endif
+#endif
+}

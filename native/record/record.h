@@ -56,13 +56,17 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(LABEL_POP, 32, "name: label; aux: level")                                                                        \
     X(LABEL_ADDR, 33, "name: label; aux: level; ptr: address inside the labelled block")                               \
     X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")           \
-    X(SNAPSHOT, 35, "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory")        \
+    X(SNAPSHOT, 35,                                                                                                    \
+      "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory; aux: all of the "     \
+      "device's memory in KiB, 0 when it is not known")                                                                \
     X(OOM, 36,                                                                                                         \
       "a request that failed. size: request; attr: error code; name: function; ptr: HAL's flag word, as for MALLOC; "  \
       "used, total: as for MALLOC, for the driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks "    \
       "alive then, are derived by readers)")                                                                           \
     X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                     \
-    X(CALL, 38, "name: function; ts: start; attr: end")                                                                \
+    X(CALL, 38,                                                                                                        \
+      "a call that has ended at ts. name: of a FUNCTION a frame, else a text; attr: its start, 0: before anybody "     \
+      "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more")                                  \
     X(SYSTEM, 39, "aux: SystemEvent; START_TRACE: device, used and total of the thread's card, where it has one")      \
     X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                   \
     X(GAP, 41,                                                                                                         \
@@ -110,6 +114,14 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(ACL_INIT, 2)                \
     X(ACL_FINI, 3)
 
+// Whose call it was: a Python function (name is a frame, its line the first of the function), a function written in C,
+// a torch module, or a range that the program names itself.
+#define MEMSCOPE_CALL_KINDS(X) \
+    X(FUNCTION, 0)             \
+    X(BUILTIN, 1)              \
+    X(MODULE, 2)               \
+    X(RANGE, 3)
+
 // Fields of EventRecord after its header, in memory order. type, name
 #define MEMSCOPE_EVENT_FIELDS(X) \
     X(u64, ts)                   \
@@ -152,6 +164,7 @@ enum class DeviceType : u8 { MEMSCOPE_DEVICE_TYPES(X) };
 enum class Flag : u8 { MEMSCOPE_FLAGS(X) };
 enum class StepSource : u32 { MEMSCOPE_STEP_SOURCES(X) };
 enum class SystemEvent : u32 { MEMSCOPE_SYSTEM_EVENTS(X) };
+enum class CallKind : u32 { MEMSCOPE_CALL_KINDS(X) };
 #undef X
 
 inline constexpr i64 kUnknown = -1;         // used and total when the source does not know them

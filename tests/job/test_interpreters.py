@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pybind11
 import pytest
 from running import LIMIT_S, ROOT, Watch
+from test_python_trace import PROGRAM as PROGRAM_OF_TRACE
+from test_python_trace import check_calls
 
 from msmemscope.collect.session import hook_library
 from msmemscope.tables.run import Run
@@ -172,3 +174,15 @@ def test_stacks_and_steps_are_right(watch: Watch, tmp_path: Path, minor: int) ->
     for found, own in zip(recorded, said["seen"], strict=True):
         assert found == own[:32]  # as many as --call-stack keeps
     assert steps == [*range(2, 10)]
+
+
+@pytest.mark.parametrize("minor", MINORS, ids=lambda minor: f"3.{minor}")
+def test_every_call_is_traced(watch: Watch, tmp_path: Path, minor: int) -> None:
+    """By the profile function up to 3.11, by sys.monitoring from 3.12 on."""
+    python = interpreter(minor)
+    packages = package(tmp_path / "packages", build(python, minor))
+
+    outcome = watch(python, PROGRAM_OF_TRACE, PYTHONPATH=str(packages), PYTHONDONTWRITEBYTECODE="1")
+
+    assert not re.search("[Ww]arning", outcome.stderr), outcome.stderr
+    check_calls(outcome)

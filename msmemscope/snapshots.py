@@ -1,0 +1,121 @@
+"""Upstream's msmemscope.take_snapshot and TakeSnapshot: the counters of torch's allocator at a moment, per device."""
+
+from __future__ import annotations
+
+from msmemscope.collect.rank.around import Around
+from msmemscope.telling import tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+DEFAULT_NAME = "Memory Snapshot"
+
+
+def take_snapshot(device_mask: int | list[int] | tuple[int, ...] | None = None, name: str = DEFAULT_NAME) -> None:
+    """Records a SNAPSHOT of each device of `device_mask` that this process uses; None: of all of them.
+
+    device_mask: numbers of devices as the process counts them. name: tells snapshots apart. Recorded are the bytes that
+    torch's allocator has given out and reserved, the peaks of both, and the device's free and whole memory; also while
+    msmemscope does not record otherwise, and in a session of its own where there is none. A device that this process
+    does not use is left out, with a warning: asking it would make a context on it. Without torch in the process there
+    is a warning alone.
+
+    Raises TypeError for another mask or a name that is no text, ValueError for a negative number.
+    """
+    wanted = _numbers(device_mask)
+    if not isinstance(name, str):
+        raise TypeError(f"take_snapshot() takes a text as name; got {type(name).__name__}")
+    _take(wanted, name)
+
+
+class TakeSnapshot(Around):
+    """Snapshots named "<name> Start" and "<name> End" around a ``with`` block, or around each run of a decorated
+    function. Arguments and errors as take_snapshot()."""
+
+    def __init__(self, device_mask: int | list[int] | tuple[int, ...] | None = None, name: str = DEFAULT_NAME):
+        super().__init__()
+        self._wanted = _numbers(device_mask)
+        if not isinstance(name, str):
+            raise TypeError(f"TakeSnapshot() takes a text as name; got {type(name).__name__}")
+        self._name = name
+
+    def begin(self) -> int:
+        _take(self._wanted, f"{self._name} Start")
+        return 0
+
+    def end(self, _: int) -> None:
+        _take(self._wanted, f"{self._name} End")
+
+
+def _numbers(mask: object) -> tuple[int, ...] | None:
+    if mask is None:
+        return None
+    numbers = tuple(mask) if isinstance(mask, (list, tuple)) else (mask,)
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"a device mask is a number, or a list or tuple of numbers; got {type(number).__name__}")
+        if number < 0:
+            raise ValueError(f"a device mask has no negative numbers; got {number}")
+    return numbers
+
+
+def _take(wanted: Sequence[int] | None, name: str) -> None:
+    in_use = list(_devices_in_use())
+    if in_use:
+        from msmemscope import joins_or_makes_session
+
+        joins_or_makes_session()
+    for kind, memory, device in in_use:
+        if wanted is None or device in wanted:
+            _record(kind, memory, device, name)
+    missing = sorted(set(wanted or ()) - {device for _, _, device in in_use})
+    if missing:
+        _warn(f"no snapshot of device {', '.join(map(str, missing))}: torch does not use it in this process")
+    elif not in_use:
+        _warn("no snapshot: torch uses no NPU or GPU in this process, and has no counters of its CPU memory")
+
+
+_warned: set[str] = set()
+
+
+def _warn(text: str) -> None:
+    """Once, however often the program asks."""
+    if text not in _warned:
+        _warned.add(text)
+        tell(f"Warning: {text}")
+
+
+def _devices_in_use() -> Iterator[tuple[str, Any, int]]:
+    """("npu" or "cuda", its torch module, number) of each device with a context of this process. Asks no other."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    for kind in ("npu", "cuda"):
+        module = getattr(torch, kind, None)
+        if module is None or not getattr(module, "is_initialized", bool)():
+            continue
+        current = module.current_device()
+        for device in range(module.device_count()):
+            if device == current or module.memory_reserved(device) > 0:
+                yield kind, module, device
+
+
+def _record(kind: str, module: Any, device: int, name: str) -> None:
+    from msmemscope import _native
+    from msmemscope.vocabulary import DeviceType, Pool
+
+    free, total = module.mem_get_info(device)
+    _native.snapshot(
+        name,
+        device_type=int(DeviceType.NPU if kind == "npu" else DeviceType.CUDA),
+        device=device,
+        pool=int(Pool.PTA if kind == "npu" else Pool.CUDA),
+        allocated=module.memory_allocated(device),
+        reserved=module.memory_reserved(device),
+        max_allocated=module.max_memory_allocated(device),
+        max_reserved=module.max_memory_reserved(device),
+        free=free,
+        total=total,
+    )

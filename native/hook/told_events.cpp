@@ -1,0 +1,63 @@
+#include "hook/told_events.h"
+
+#include "hook/devices.h"
+#include "hook/guard.h"
+#include "hook/recorder.h"
+#include "record/process.h"
+#include "stack/stacks.h"
+
+using namespace memscope;
+
+#define MEMSCOPE_API extern "C" __attribute__((visibility("default")))
+
+MEMSCOPE_API unsigned long long memscope_frame(unsigned long long key, void (*describe)(void*, void*), void* context) {
+    const Guard guard;
+    if (!guard || !ensure_ring()) return 0;
+    if (const u64 id = find_frame(key)) return id;
+    memscope_frame_text text;
+    describe(context, &text);
+    return intern_frame(key, FrameKind::PYTHON, text.file, text.file_bytes, text.function, text.function_bytes,
+                        text.line);
+}
+
+MEMSCOPE_API unsigned long long memscope_text(const char* text, unsigned long long bytes) {
+    const Guard guard;
+    return guard && ensure_ring() ? intern_text(text, bytes) : 0;
+}
+
+MEMSCOPE_API unsigned memscope_thread() { return current_tid(); }
+
+MEMSCOPE_API unsigned long long memscope_now() { return monotonic_ns(); }
+
+MEMSCOPE_API void memscope_call(unsigned kind, unsigned long long name, unsigned long long start_ns, int ended,
+                                unsigned tid) {
+    const Guard guard;
+    if (!guard || name == 0 || !ensure_ring()) return;
+    Event event(Kind::CALL);
+    if (ended == 0) event.flags = static_cast<u8>(Flag::SYNTHETIC);
+    event.record.name = name;
+    event.record.attr = start_ns;
+    event.record.aux = kind;
+    event.record.tid = tid;
+    emit(event);
+}
+
+MEMSCOPE_API void memscope_snapshot(const char* name, unsigned long long bytes,
+                                    const memscope_snapshot_figures* figures) {
+    const Guard guard;
+    if (!guard || !ensure_ring()) return;
+    Event event(Kind::SNAPSHOT);
+    EventRecord& record = event.record;
+    record.name = intern_text(name, bytes);
+    record.device_type = static_cast<u8>(figures->device_type);
+    const auto device = static_cast<i16>(figures->device);
+    record.device = figures->device_type == static_cast<unsigned>(DeviceType::NPU) ? physical_device(device) : device;
+    record.pool = static_cast<u8>(figures->pool);
+    record.used = figures->allocated;
+    record.total = figures->reserved;
+    record.ptr = static_cast<u64>(figures->max_allocated);
+    record.size = figures->max_reserved;
+    record.attr = static_cast<u64>(figures->free);
+    record.aux = static_cast<u32>(figures->total >> 10);
+    emit(event);
+}

@@ -1,0 +1,30 @@
+// Events that the program tells of itself through the Python module: finished calls, snapshots of an allocator.
+//
+// They are recorded whether or not memory events are, since upstream's users call them on their own. All of them return
+// at once without a session, and inside a hook. extern "C": used by the module, which is not built with the library's
+// flags.
+#pragma once
+
+extern "C" {
+
+// The id of a frame, defined with its first use; 0 when it cannot be. key: what its code is recognised by (stacks.h).
+unsigned long long memscope_frame(unsigned long long key, void (*describe)(void* context, void* out), void* context);
+// The id of a text; longer ones are cut at kMaxTextBytes.
+unsigned long long memscope_text(const char* text, unsigned long long bytes);
+
+unsigned memscope_thread();  // the kernel's number of the calling thread
+// CLOCK_MONOTONIC in ns.
+unsigned long long memscope_now();
+
+// A call that has ended now. kind: CallKind. start_ns 0: it had begun before anybody looked. ended 0: it goes on, and
+// nobody will look any more. tid 0: the calling thread's.
+void memscope_call(unsigned kind, unsigned long long name, unsigned long long start_ns, int ended, unsigned tid);
+
+struct memscope_snapshot_figures {
+    unsigned device_type;                                                     // DeviceType
+    int device;                                                               // as the process numbers it
+    unsigned pool;                                                            // Pool
+    long long allocated, reserved, max_allocated, max_reserved, free, total;  // bytes; total 0: not known
+};
+void memscope_snapshot(const char* name, unsigned long long bytes, const memscope_snapshot_figures* figures);
+}
