@@ -137,12 +137,12 @@ def step() -> None:
     if not _running() and not _joins_session():
         return
     from msmemscope import _native
-    from msmemscope.collect.rank.attach import identify, look_for_operators
+    from msmemscope.collect.rank.attach import identify, step_ended
     from msmemscope.vocabulary import StepSource
 
     identify()
     _native.boundary(int(StepSource.API))
-    look_for_operators()
+    step_ended()
 
 
 def __getattr__(name: str) -> object:

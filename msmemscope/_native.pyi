@@ -1,6 +1,7 @@
 """Types of the module _native (native/module)."""
 
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, TypedDict
 
 # A tensor that an operator touches: address, storage, bytes, storage bytes, sizes, dtype, number of dtype, how, device
@@ -97,3 +98,15 @@ def snapshot(
     """Bytes; `device` as the process numbers it; `total` 0: not known."""
 
 def stats() -> dict[str, Any]: ...
+
+# Who refers to what among Python's objects: native/module/references.cpp.
+def references(
+    objects: list[object],
+    targets: list[object],
+    ends: list[dict[str, object]],
+    most: int,
+    seconds: float,
+    backwards: bool,
+) -> tuple[list[tuple[object, object]], bool]: ...
+def instances(objects: list[object], classes: list[type]) -> list[object]: ...
+def locals_of(frame: FrameType) -> list[tuple[str, object]]: ...

@@ -138,6 +138,7 @@ class Coordinator:
             "lost": ring.lost,
             "visible_devices": ring.meta.visible_devices,
             "not_seen": ring.meta.not_seen,
+            "holders": list(ring.meta.holders),
             "events": ring.stored.rows,
             "first_event_ns": ring.stored.first_ts,
             "last_event_ns": ring.stored.last_ts,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.folding import Folding
+from msmemscope.aggregate.leaking import LeakingFiles
 from msmemscope.aggregate.shard import Shard
 from msmemscope.errors import MemscopeError
 from msmemscope.tables.run import Run
@@ -33,13 +34,20 @@ class Judge:
     behind: it would say less than the one before."""
 
     def __init__(
-        self, run: Path, shard: Shard, coordinator: Coordinator, folding: Folding, config: Mapping[str, Any] | None
+        self,
+        run: Path,
+        shard: Shard,
+        coordinator: Coordinator,
+        folding: Folding,
+        config: Mapping[str, Any] | None,
+        leaking: LeakingFiles | None = None,
     ) -> None:
         self._run = run
         self._shard = shard
         self._coordinator = coordinator
         self._folding = folding
         self._config = config
+        self._leaking = leaking  # None: nobody looks at them
         self._known: dict[str, pa.Table] = {}  # definitions that were read from parts
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._future: Future[None] | None = None
@@ -92,7 +100,10 @@ class Judge:
             from msmemscope.report.verdict import write_verdict
 
             self._coordinator.write()
-            write_verdict(self._verdict())
+            verdict = self._verdict()
+            if self._leaking is not None:
+                self._leaking.write(verdict)
+            write_verdict(verdict)
         except (OSError, MemscopeError):
             pass  # no room, or deleted: the shard says so, and the next verdict may succeed
         except Exception as error:  # noqa: BLE001 - the run is recorded all the same

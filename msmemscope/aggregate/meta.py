@@ -1,7 +1,8 @@
 """What a process says about itself in META records, as far as run.json tells it.
 
-In: a ring's batches in order. Out: `Meta`: which cards the process could see, and what its sources could not see
-("lost.<source>" of the recorder). Other keys are left to readers of the events.
+In: a ring's batches in order. Out: `Meta`: which cards the process could see, what its sources could not see
+("lost.<source>" of the recorder), and what it found to hold its leaked tensors (rank/lookup.py). Other keys are left to
+readers of the events.
 
 A text is defined in the ring before its first use, nearly always just before it; so the texts of the batch at hand
 and the last ones of the batch before suffice.
@@ -18,9 +19,11 @@ from msmemscope.vocabulary import Kind
 from msmemscope.wire.messages import Batch
 
 VISIBLE_DEVICES = "visible_devices"
+HOLDER = "holder"
 LOST = "lost."
 _MOST_SOURCES = 64
 _LONGEST = 1024
+_MOST_HOLDERS = 256
 _REMEMBERED = 64  # texts of the batch before
 
 
@@ -30,6 +33,7 @@ class Meta:
 
     visible_devices: str = ""
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see, "; " between several
+    holders: list[str] = field(default_factory=list)  # as rank/lookup.py writes them
     _recent: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, batch: Batch) -> None:
@@ -48,6 +52,9 @@ class Meta:
     def _note(self, key: str, value: str) -> None:
         if key == VISIBLE_DEVICES:
             self.visible_devices = value
+        elif key == HOLDER:
+            if len(self.holders) < _MOST_HOLDERS and value not in self.holders:
+                self.holders.append(value)
         elif key.startswith(LOST):
             source = key.removeprefix(LOST)
             before = self.not_seen.get(source, "")

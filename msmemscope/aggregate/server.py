@@ -33,6 +33,7 @@ from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import DAMAGED, Damage
 from msmemscope.aggregate.judge import Judge
+from msmemscope.aggregate.leaking import LeakingFiles
 from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
 from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
 from msmemscope.collect.agent.standby import is_empty
@@ -81,7 +82,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
         return 0
     folding = Folding(run)
     shard, coordinator = _take_up(run, session, before, folding)
-    judge = Judge(run, shard, coordinator, folding, session.get("config"))
+    judge = Judge(run, shard, coordinator, folding, session.get("config"), LeakingFiles(session_dir))
     place = _Place(run, lock, shard, coordinator)
     shard.repair = place.repair
     _try_write(coordinator)

@@ -169,7 +169,9 @@ class Shard:
             ring = Ring(identity, expected=int(entry.get("stored_to", 0)), final=bool(entry.get("final")))
             ring.end = int(entry.get("written_to") or 0)
             ring.lost = dict(entry.get("lost", {}))
-            ring.meta = Meta(str(entry.get("visible_devices", "")), dict(entry.get("not_seen", {})))
+            ring.meta = Meta(
+                str(entry.get("visible_devices", "")), dict(entry.get("not_seen", {})), list(entry.get("holders", []))
+            )
             self.rings[int(entry["ring"], 16)] = ring
         for id, stored in self._store.scan().items():
             ring = self.rings.setdefault(id, Ring(dict(IDENTITY_FIELDS)))

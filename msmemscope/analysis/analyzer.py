@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.alive import alive_at_last_step
 from msmemscope.analysis.coverage import Coverage, find_coverage
+from msmemscope.analysis.holders import Holders
 from msmemscope.analysis.usage import UsageIndex
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Tables:
     def coverage(self) -> tuple[Coverage, ...]:
         """What of each subject's time and memory can be judged."""
         return find_coverage(self.tracked, self.host)
+
+    @cached_property
+    def holders(self) -> Holders:
+        """Who holds blocks, as far as their processes looked."""
+        return Holders(self.tracked.processes, self.held)
 
     @cached_property
     def alive(self) -> tuple[Table, dict[int, Mappings]]:

@@ -57,6 +57,7 @@ LEAK_COLUMNS = (
     "owner",
     "stack",
     "processes",
+    "holders",
 )
 _NAME_SEPARATOR = "; "
 _STACK_SEPARATOR = " < "  # innermost frame first: `a < b` reads "a, called by b"
@@ -68,7 +69,7 @@ def worded(finding: Finding) -> Finding:
         finding,
         headline=HEADLINES.get(finding.kind, ""),
         sentence=_SENTENCES[finding.kind](finding),
-        details=tuple(_kept_with_it(finding)),
+        details=(*_kept_with_it(finding), *_other_holders(finding)),
         row=Row("leaks", cells(finding)) if finding.kind in HEADLINES else None,
     )
 
@@ -93,6 +94,7 @@ def cells(finding: Finding) -> dict[str, str | int | float]:
         "owner": finding.owner,
         "stack": _STACK_SEPARATOR.join(frame.text for frame in finding.site),
         "processes": _NAME_SEPARATOR.join(finding.processes),
+        "holders": _NAME_SEPARATOR.join(one["text"] for one in finding.evidence.get("holders", ())),
     }
 
 
@@ -182,6 +184,16 @@ def _kept_with_it(finding: Finding) -> Iterator[str]:
             yield f"  {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
 
 
+def _held_by(finding: Finding) -> list[str]:
+    """The clause that says who holds it, where that is known."""
+    return [f"held by {one['text']}" for one in finding.evidence.get("holders", ())[:1]]
+
+
+def _other_holders(finding: Finding) -> Iterator[str]:
+    for one in finding.evidence.get("holders", ())[1:3]:
+        yield f"some of it is held by {one['text']}"
+
+
 def _leak_sentence(finding: Finding) -> str:
     evidence = finding.evidence
     parts = [f"{_per_step(finding)} is kept from {finding.where}"]
@@ -193,6 +205,7 @@ def _leak_sentence(finding: Finding) -> str:
     if finding.first_step > FIRST_STEP:
         total += f", since step {finding.first_step:,}"
     parts.append(total)
+    parts += _held_by(finding)
     full = evidence.get("full_at_step")
     if full is not None and full - finding.last_step <= _FORESEEN * steps:
         unit = 10 ** max(len(str(full)) - 2, 0)
@@ -206,7 +219,8 @@ def _leak_sentence(finding: Finding) -> str:
 
 def _candidate_sentence(finding: Finding) -> str:
     steps = finding.last_step - finding.first_step + 1
-    return f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps; too few to be sure."
+    kept = f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps"
+    return "; ".join([kept, *_held_by(finding), "too few to be sure"]) + "."
 
 
 def _growth_sentence(finding: Finding) -> str:
@@ -215,6 +229,7 @@ def _growth_sentence(finding: Finding) -> str:
         parts[0] += f", for {_duration(finding.last_step - finding.first_step + 1)}"
     elif finding.first_step > FIRST_STEP:
         parts[0] += f", since step {finding.first_step:,}"
+    parts += _held_by(finding)
     parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
     return "; ".join(parts) + "."
 
@@ -269,7 +284,8 @@ _KEPT_TOGETHER = {
 }
 
 
-def advice_on(cause: Cause) -> str:
+def advice_on(cause: Cause, *, is_held: bool = False) -> str:
+    """What to do. is_held: the sentence says who holds the blocks."""
     sample = cause.largest
     if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
         return (
@@ -286,4 +302,6 @@ def advice_on(cause: Cause) -> str:
     is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
     maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
     when = "in time" if sample.claim.per_minute else "at each step"
+    if is_held:
+        return f"Clear or bound what holds the blocks that {maker} here {when}."
     return f"Find what still refers to the blocks that {maker} here, and clear or bound it {when}."

@@ -22,6 +22,9 @@ Keys of `evidence`, of those kinds:
     per_rank        rank as text, or name of a process that is none -> bytes, bytes_per_step, blocks, first_step,
                     device, devices (name -> bytes), processes (how many)
     sites           number of call stacks that were joined
+    stacks          their ids, 16 hexadecimal digits each, those of the line itself first
+    holders         who holds the blocks, as processes found out: text, found (tensors held so) of how many (`of`)
+                    that were looked at, processes (how many say so); empty when nobody looked or it is not known
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a worker of the subject (a DataLoader's)
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
@@ -66,6 +69,7 @@ from msmemscope.folds.segments import lay_out, segment_sites
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.holders import Holders
     from msmemscope.analysis.subjects import Subjects
     from msmemscope.tables.run import Frame
 
@@ -95,17 +99,19 @@ def find_leaks(
     capacity: Mapping[str, int] | None = None,
     options: LeakOptions | None = None,
     judge: SiteJudge | None = None,
+    holders: Holders | None = None,
 ) -> list[Finding]:
     """Leaks, candidates, growth and levels of a run, in this order, largest first, then notes.
 
     stack: frames of a stack id, innermost first (`Run.stack`). capacity: bytes of a device, keyed "host/npu:0" or
-    "npu:0"; "cpu" is the host's memory. judge: remembers what it judged; for a run that goes on.
+    "npu:0"; "cpu" is the host's memory. judge: remembers what it judged; for a run that goes on. holders: who holds
+    blocks, where that was looked up.
     """
     options = options or LeakOptions()
     view = _View(tracked, stack, judge or SiteJudge())
     outlook = Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
     found = [
-        _finding(cause, _KINDS[kind], tracked.subjects, outlook)
+        _finding(cause, _KINDS[kind], tracked.subjects, outlook, holders)
         for kind in _KINDS
         for cause in find_causes(view.leaks(kind))
     ]
@@ -119,7 +125,7 @@ def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
     the fault of what lies in it, which has a finding of its own."""
 
     def found(tracked: Tracked) -> list[Finding]:
-        return find_leaks(tracked, tables.stack, capacity=tables.capacity, options=options)
+        return find_leaks(tracked, tables.stack, capacity=tables.capacity, options=options, holders=tables.holders)
 
     findings = found(tables.tracked)
     if not any(one.kind in (LEAK, LEAK_CANDIDATE) for one in findings):
@@ -252,7 +258,7 @@ def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     return ids
 
 
-def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook) -> Finding:
+def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, holders: Holders | None) -> Finding:
     everything = _latest_attempts(cause.all_leaks, subjects)
     per_rank = {subjects[number].key: _figures(leaks) for number, leaks in _by_subject(everything).items()}
     members = [subjects[number] for number in sorted({leak.key for leak in everything})]
@@ -272,6 +278,8 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook) -> F
         "rhythm": _rhythm(claim),
         "per_rank": per_rank,
         "sites": len({leak.stack_id for leak in everything}),
+        "stacks": [f"{stack:016x}" for stack in dict.fromkeys(leak.stack_id for leak in cause.all_leaks)],
+        "holders": _held_by(cause, holders) if holders is not None else [],
         "absorbed": [_absorbed(part, subjects) for part in cause.absorbed],
         "in_child": sample.in_child,
         **(outlook.full(everything) if kind == LEAK else {}),
@@ -295,11 +303,16 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook) -> F
         line=line,
         function=function,
         evidence=evidence,
-        advice=advice_on(cause) if kind != LEVEL else "",
+        advice=advice_on(cause, is_held=bool(evidence["holders"])) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),
     )
+
+
+def _held_by(cause: Cause, holders: Holders) -> list[dict[str, Any]]:
+    """Of the line itself, or else of what is kept with it."""
+    return holders.of(cause.leaks) or holders.of(cause.all_leaks)
 
 
 def _latest_attempts(leaks: list[Leak], subjects: Subjects) -> list[Leak]:

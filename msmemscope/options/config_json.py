@@ -73,6 +73,7 @@ def to_config_json(config: Config) -> dict[str, object]:
             "operators_given": config.operators_given,
             "ring_mib": config.ring_mib,
             "ring_wait_ms": config.ring_wait_ms,
+            "holders": config.holders,
         },
     }
 
@@ -138,6 +139,7 @@ def from_config_json(values: Mapping[str, object]) -> Parsed:
             fields.update(grammars.parse_device(",".join(map(str, ours.get("device", ["auto"]))), []))
             fields.update(grammars.parse_ring_size(str(ours.get("ring_mib", 16)), []))
             fields.update(grammars.parse_ring_wait(str(ours.get("ring_wait_ms", 20)), []))
+            fields.update(grammars.parse_holders(str(ours.get("holders", "exit")), []))
         except grammars.MalformedError as error:
             raise InputError(f"config.json: msmemscope {error}") from None
         fields["traceback"] = ours.get("traceback") is True

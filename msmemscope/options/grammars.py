@@ -14,6 +14,7 @@ from msmemscope.options.settings import (
     DEFAULT_STACK_DEPTH,
     EVENTS,
     FORMATS,
+    HOLDERS,
     LEVELS,
     LOG_LEVELS,
     MAX_COMPONENT_BYTES,
@@ -246,6 +247,12 @@ def parse_collect_mode(text: str, notes: list[str]) -> dict[str, object]:
     if text not in COLLECT_MODES:
         raise MalformedError(f"takes immediate or deferred; got {shown(text)}")
     return {"collect_mode": text}
+
+
+def parse_holders(text: str, notes: list[str]) -> dict[str, object]:
+    if text not in HOLDERS:
+        raise MalformedError(f"takes exit, step or none; got {shown(text)}")
+    return {"holders": text}
 
 
 def parse_ring_size(text: str, notes: list[str]) -> dict[str, object]:

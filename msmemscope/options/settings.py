@@ -20,6 +20,7 @@ ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COLLECT_MODES = ("immediate", "deferred")
 FORMATS = ("csv", "db")
+HOLDERS = ("exit", "step", "none")
 
 MAX_STEPS = 5
 MAX_STEP = 2**32 - 1  # a step is 32 bits wide in a record
@@ -68,6 +69,7 @@ class Config(Facts):
     collect_mode: str = "immediate"
     ring_mib: int = 16
     ring_wait_ms: int = 20
+    holders: str = "exit"
     effective: bool = False  # the once-only keys are fixed: the run has begun
 
     def replaced(self, **changes: object) -> Config:
@@ -165,6 +167,7 @@ _WORDS = {
     "dump_events": EVENTS,
     "analysis": ANALYSES,
     "format": FORMATS,
+    "holders": HOLDERS,
     "log_level": LOG_LEVELS,
     "collect_mode": COLLECT_MODES,
 }

@@ -43,6 +43,7 @@ class Process:
     lost: dict[str, int] = field(default_factory=dict)  # kind -> events dropped because its ring was full
     visible_devices: str = ""  # ASCEND_RT_VISIBLE_DEVICES as it held; empty: all cards, under the driver's numbers
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see in this process
+    holders: tuple[str, ...] = ()  # what it found to hold its leaked tensors: analysis/holders.py reads them
     events: int = 0  # that stand in the tables
     command: str = ""  # its command line or title, words separated by U+241F
     ended_ns: int = 0  # when the agent saw that it had ended; 0: it had not, or nobody looked

@@ -79,6 +79,7 @@ def value(name: str, text: str) -> object:
         ("ring_size", "1024", 1024),
         ("ring_wait", "0", 0),
         ("ring_wait", "1000", 1000),
+        ("holders", "none", "none"),
     ],
 )
 def test_a_value_within_its_range_is_taken(name: str, text: str, expected: object) -> None:
@@ -152,6 +153,7 @@ def test_a_value_within_its_range_is_taken(name: str, text: str, expected: objec
         ("ring_size", "3"),
         ("ring_size", "2048"),
         ("ring_wait", "1001"),
+        ("holders", "always"),
     ],
 )
 def test_any_other_value_is_one_line_that_names_the_option_and_what_it_takes(name: str, text: str) -> None:
@@ -454,6 +456,7 @@ EVERYTHING = {
     "collect_mode": "deferred",
     "ring_size": "32",
     "ring_wait": "0",
+    "holders": "step",
 }
 
 
@@ -545,7 +548,7 @@ def test_upstreams_options_are_all_there() -> None:
     --collect-mode --device"""
     flags = {flag for option in OPTIONS if not option.ours for flag in option.flags + option.deprecated}
     assert flags == set(upstream.split())
-    assert {option.name for option in OPTIONS if option.api} == {
+    assert {option.name for option in OPTIONS if option.api and not option.ours} == {
         "device", "level", "events", "call_stack", "analysis", "watch", "format", "output_path",
     }  # fmt: skip
 

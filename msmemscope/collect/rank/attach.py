@@ -12,6 +12,7 @@ import os
 import sys
 
 from msmemscope import _native
+from msmemscope.collect.rank.lookup import Lookup
 from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.collect.session import Session
 from msmemscope.options.declared import settings_text
@@ -28,6 +29,7 @@ _identified = False
 _hooked = False
 _asks_groups = False
 _steps_failed = False
+_lookup: Lookup | None = None
 
 _optimizers = OptimizerSteps(_native.boundary)
 
@@ -58,6 +60,8 @@ def _set_up(session: Session) -> None:
                 f"Warning: no Python call stacks: frames of Python {version} are laid out differently from what this "
                 "build expects; reinstall msmemscope for this interpreter"
             )
+    if config.holders != "none" and config.looks_for_leaks:
+        _watch_for_holders(session)
     _native.install_hooks()
     _native.remember()
     os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -76,6 +80,22 @@ def look_for_operators() -> None:
     operators = sys.modules.get("msmemscope.collect.rank.operators")
     if operators is not None:
         operators.look_again()
+
+
+def _watch_for_holders(session: Session) -> None:
+    global _lookup
+    lookup = Lookup(session.directory)
+    if session.config.holders == "step":
+        _lookup = lookup
+    # Whatever the program registers later runs before, as its threads end before.
+    atexit.register(lookup.at_exit)
+
+
+def step_ended() -> None:
+    """A step of this process has just ended."""
+    look_for_operators()
+    if _lookup is not None:
+        _lookup.after_step()
 
 
 def attached() -> Session | None:
@@ -106,7 +126,7 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
     try:
         identify()
         _optimizers.after_step(optimizer, args, kwargs)
-        look_for_operators()
+        step_ended()
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
         _steps_failed = True
         tell(f"Warning: steps of optimizers are not counted: {error}")

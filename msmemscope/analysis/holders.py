@@ -1,0 +1,121 @@
+"""Who holds leaked tensors, as the processes themselves found out (collect/rank/lookup.py).
+
+Flows in: what each process told, by call stack or by the addresses of blocks, and the blocks that were held. Flows out:
+of a leak, who holds it on how many of its processes. A process that was killed, or that forgot its tensors before it
+ended, told nothing; then nothing is said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.causes import Leak
+    from msmemscope.folds.ring_tables import HeldBlocks
+    from msmemscope.tables.process import Process
+
+UNSEEN = "something that Python's garbage collector does not see: a numpy array that shares the memory, or C++"
+_LONGEST = 512
+_COUNT = re.compile(r"\([\d,]+ items\)")  # differs between ranks
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one process said of one holder."""
+
+    text: str
+    found: int
+    of: int
+    passes: int
+    stacks: frozenset[int]
+    """Call stacks of the blocks that are held so; none for a graph."""
+
+
+class Holders:
+    """Those of a run. held: the blocks of a ring."""
+
+    def __init__(self, processes: Sequence[Process], held: Callable[[int], HeldBlocks | None]) -> None:
+        self._processes = processes
+        self._held = held
+        self._told: dict[int, list[Told]] = {}
+
+    def of(self, leaks: Sequence[Leak]) -> list[dict[str, Any]]:
+        """Who holds the blocks of these sites, JSON-ready, the most frequent first: `text`, `found` of so many tensors
+        looked at (`of`), in how many `processes`."""
+        found: dict[str, dict[str, Any]] = {}
+        for process, mine in _by_process(leaks).items():
+            for one in self._of_process(process, mine):
+                entry = {"text": one.text or UNSEEN, "found": 0, "of": 0, "processes": 0}
+                known = found.setdefault(_COUNT.sub("", one.text), entry)
+                known["found"] += one.found
+                known["of"] += one.of
+                known["processes"] += 1
+        return sorted(found.values(), key=lambda entry: (-entry["processes"], -entry["found"], entry["text"]))
+
+    def _of_process(self, number: int, mine: Sequence[Leak]) -> list[Told]:
+        """A graph keeps tensors that Python does not see: one that holds about as many forward passes as there were
+        steps is it."""
+        everything = self._told_by(number)
+        stacks = {leak.stack_id for leak in mine}
+        direct = [one for one in everything if one.stacks & stacks]
+        if any(one.text for one in direct):
+            return [one for one in direct if one.text]
+        steps = max(leak.claim.last_step - leak.claim.first_step + 1 for leak in mine)
+        return [one for one in everything if 2 * one.passes >= steps] or direct
+
+    def _told_by(self, number: int) -> list[Told]:
+        if number not in self._told:
+            process = self._processes[number]
+            texts = [one for one in map(_parsed, process.holders) if one is not None]
+            addresses = sorted({address for one in texts for address in one["at"]})
+            stacks = self._stacks_at(process.ring, addresses) if addresses else {}
+            self._told[number] = [_told(one, stacks) for one in texts]
+        return self._told[number]
+
+    def _stacks_at(self, ring: int, addresses: Sequence[int]) -> dict[int, set[int]]:
+        """The call stacks of the blocks that lie, or lay at last, at these addresses."""
+        held = self._held(ring)
+        if held is None:
+            return {}
+        blocks = held.blocks
+        rows = np.flatnonzero(np.isin(blocks["ptr"], np.array(addresses, np.uint64)))
+        found: dict[int, set[int]] = {}
+        columns = (blocks[name][rows].tolist() for name in ("ptr", "stack_py", "stack_c"))
+        for address, python, native in zip(*columns, strict=True):
+            found.setdefault(address, set()).add(python or native)
+        return found
+
+
+def _by_process(leaks: Sequence[Leak]) -> dict[int, list[Leak]]:
+    found: dict[int, list[Leak]] = {}
+    for leak in leaks:
+        found.setdefault(leak.process, []).append(leak)
+    return found
+
+
+def _told(text: dict[str, Any], stacks_at: dict[int, set[int]]) -> Told:
+    """Tensors of one size may be of several sites: those of at least half of the addresses count."""
+    known = [stacks_at[address] for address in text["at"] if address in stacks_at]
+    counted = [stack for stacks in known for stack in stacks]
+    stacks = {stack for stack in counted if 2 * counted.count(stack) >= len(known)} | text["stack"]
+    return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks))
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """None for a text that no process writes."""
+    try:
+        one = json.loads(text)
+        return {
+            "text": str(one["text"])[:_LONGEST],
+            **{name: min(max(int(one[name]), 0), 1 << 31) for name in ("found", "of", "passes")},
+            "stack": {int(one["stack"], 16)} if "stack" in one else set(),
+            "at": [int(address) for address in one.get("at", ()) if 0 <= int(address) < 1 << 64],
+        }
+    except (ValueError, KeyError, TypeError):
+        return None

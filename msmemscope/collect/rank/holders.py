@@ -1,0 +1,325 @@
+"""Who holds tensors: looked up once, by the collector's knowledge of who refers to what, within a bounded time.
+
+In: the tensors of this process, and the addresses of blocks that leak, where they are known. Out: `Holder`s, each with
+words and the addresses that were found to be held so; the analysis knows which call stack made which address.
+
+Tensors are looked at in groups, those of one leak or, where no leak is known yet, those of one size. From a sample of a
+group one climbs to whoever refers to it, level by level, and the lowest object at which most of the group meets is what
+accumulates them: the list, the hooks, the registry. object_names.py says how that is called.
+
+A graph of autograd keeps tensors that are no objects of Python. Where the graph of a tensor reaches a parameter over
+and over, it is the graph of as many forward passes, and is told as such.
+
+Nothing of the program is changed or called, and nothing of it is held afterwards. What cannot be stopped is the listing
+of the collector's objects and the look at their classes: some 50 ms a million.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+from msmemscope import _native
+from msmemscope.collect.rank.object_names import Names, by_which, is_a, is_frame_of_ours, module_spaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MOST_BLOCKS = 20_000_000  # of Python's memory: beyond, nothing is looked up
+_SAMPLE = 24  # tensors of a group
+_VIEWS = 4  # of one memory
+_GROUPS = 24
+_LEAST = 8  # tensors of one size
+_ROUNDS = 6
+_PAIRS = 40_000
+_GRAPHS = 64  # tensors whose graphs are looked at
+_NODES = 6_000
+_PASSES = 12  # of a graph: fewer are a model that uses a parameter several times
+
+
+class Holder:
+    """What holds some of the tensors that were looked at.
+
+    text: words for "held by ..."; "" when the collector knows nobody. found, of: in how many of a sample. addresses: of
+    blocks found so. name: of the leak, where one was named. passes: of a graph, how many forward passes it holds; 0 for
+    others.
+    """
+
+    def __init__(
+        self, text: str, found: int, of: int, addresses: Sequence[int] = (), name: str = "", passes: int = 0
+    ) -> None:
+        self.text, self.found, self.of = text, found, of
+        self.addresses, self.name, self.passes = tuple(addresses), name, passes
+
+
+def find_holders(leaking: Mapping[str, Sequence[int]] | None, seconds: float) -> list[Holder]:
+    """leaking: by any name the addresses of blocks of one leak; None where it is not known what leaks. Takes `seconds`
+    and what the module's text says. Nothing where torch was not imported."""
+    torch = sys.modules.get("torch")
+    if torch is None or sys.getallocatedblocks() > MOST_BLOCKS:
+        return []
+    deadline = time.thread_time() + seconds
+    spaces = module_spaces()
+    # The young first, lest a collection moves some to a list that was read already; then in order of age.
+    young, middle, old = (gc.get_objects(generation=generation) for generation in range(3))
+    objects = [*spaces.values(), *old, *middle, *young]  # gc.freeze() may have taken the spaces off the lists
+    del young, middle, old
+    climb = _Climb(objects, spaces, deadline)
+    try:
+        tensors = _native.instances(objects, _kinds_of_tensors(torch))
+        groups = _by_size(torch, tensors) if leaking is None else _of_leaks(torch, tensors, leaking)
+        graph = _deepest_graph(torch, tensors, min(deadline, time.thread_time() + seconds / 5))
+        del tensors
+        if graph is not None:
+            groups.append(graph)
+        return _look_up(groups, climb)
+    finally:
+        objects.clear()
+        climb.clear()
+
+
+def _look_up(groups: Sequence[Group], climb: _Climb) -> list[Holder]:
+    waiting = list(groups)
+    found: list[Holder] = []
+    if not groups:
+        return found
+    for is_last in climb.rounds([tensor for group in groups for _, tensor in group.tensors]):
+        for group in list(waiting):
+            if held := _holders_of(group, climb, is_last=is_last):
+                waiting.remove(group)
+                climb.wanted -= {id(tensor) for _, tensor in group.tensors}
+                found += held
+        if not waiting:
+            break
+    return found
+
+
+class Group:
+    """Tensors, with the addresses of their memory, of which one thing is to be said. Several may share an address, as
+    views do. passes: of the graph of the only one."""
+
+    def __init__(self, tensors: Iterable[tuple[int, object]], name: str = "", passes: int = 0) -> None:
+        of: dict[int, list[object]] = {}
+        for address, tensor in tensors:
+            of.setdefault(address, []).append(tensor)
+        addresses = list(of)[:: -(-len(of) // _SAMPLE)]  # of all ages alike
+        self.tensors = [(address, tensor) for address in addresses for tensor in of[address][:_VIEWS]]
+        self.count = len(addresses)
+        self.name, self.passes = name, passes
+
+    def holder(self, text: str, addresses: Sequence[int]) -> Holder:
+        if self.passes:
+            text = f"the autograd graph of {text}: {self.passes:,} forward passes"
+            addresses = ()
+        return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes)
+
+
+def _kinds_of_tensors(torch: object) -> list[type]:
+    """The classes whose instances have memory of their own."""
+    base = torch.Tensor  # type: ignore[attr-defined]
+    kinds, waiting = [], [base]
+    while waiting:
+        one = waiting.pop()
+        if one is base or "__torch_dispatch__" not in type.__dict__["__dict__"].__get__(one):
+            kinds.append(one)
+            waiting += type.__subclasses__(one)
+    return kinds
+
+
+def _addressed(torch: object, tensors: Iterable[object]) -> list[tuple[int, object]]:
+    """With the beginning of their memory; without those that have none. Does not make a lazy copy real, as data_ptr()
+    would."""
+    core = torch._C  # type: ignore[attr-defined]
+    address_of = getattr(core, "_data_address", None)
+    found = []
+    if address_of is not None:  # torch >= 2.1
+        with core.DisableTorchFunction():
+            for tensor in tensors:
+                try:
+                    address = address_of(tensor)
+                except Exception:  # noqa: BLE001 - sparse, of another device, or without storage
+                    continue
+                if address:
+                    found.append((address, tensor))
+    return found
+
+
+def _of_leaks(torch: object, tensors: Sequence[object], leaking: Mapping[str, Sequence[int]]) -> list[Group]:
+    of = {address: name for name, addresses in leaking.items() for address in addresses}
+    groups: dict[str, list[tuple[int, object]]] = {}
+    for address, tensor in _addressed(torch, tensors):
+        if (name := of.get(address)) is not None:
+            groups.setdefault(name, []).append((address, tensor))
+    return [Group(found, name) for name, found in list(groups.items())[:_GROUPS]]
+
+
+def _by_size(torch: object, tensors: Sequence[object]) -> list[Group]:
+    """Tensors of one size, of which there are many: a leak's are."""
+    core = torch._C  # type: ignore[attr-defined]
+    numel, element_size = core.TensorBase.numel, core.TensorBase.element_size
+    sizes: dict[int, list[tuple[int, object]]] = {}
+    for address, tensor in _addressed(torch, tensors):
+        with core.DisableTorchFunction():
+            sizes.setdefault(numel(tensor) * element_size(tensor), []).append((address, tensor))
+    many = sorted((size * len(group), size) for size, group in sizes.items() if len(group) >= _LEAST)
+    return [Group(sizes[size]) for _, size in many[: -_GROUPS - 1 : -1]]
+
+
+class _Climb:
+    """Who refers to the tensors, to those, and so on, up to globals and classes."""
+
+    def __init__(self, objects: list[object], spaces: dict[int, dict[str, object]], deadline: float) -> None:
+        self._objects = objects
+        self._spaces = spaces
+        self._deadline = deadline
+        self._holders: dict[int, list[object]] = {}  # identity -> who refers to it
+        self._asked: set[int] = set()  # of whom all who refer to them are known
+        self.names = Names(self._holders, self._asked, spaces)
+        self.wanted: set[int] = set()  # identities of the tensors that no holder was found for yet
+        self.below: dict[int, set[int]] = {}  # identity -> identities of the tensors it leads to
+        self.order: list[object] = []  # near ones first
+
+    def is_held_by_nobody(self, thing: object) -> bool:
+        """Whether nobody refers to it, as far as the collector knows."""
+        return id(thing) in self._asked and id(thing) not in self._holders
+
+    def rounds(self, tensors: list[object]) -> Iterator[bool]:
+        """Climbs further; whether this is all that will be known."""
+        known: set[tuple[int, int]] = set()
+        self.wanted = {id(one) for one in tensors}
+        targets = list(tensors)
+        ends = list(self._spaces.values())
+        for number in range(_ROUNDS):
+            left = self._deadline - time.thread_time()
+            if left <= 0:
+                break
+            backwards = number % 2 == 0
+            pairs, complete = _native.references(self._objects, targets, ends, _PAIRS, left, backwards)
+            before = len(known)
+            for holder, held in pairs:
+                if (id(holder), id(held)) not in known and not is_frame_of_ours(holder):
+                    known.add((id(holder), id(held)))
+                    self._holders.setdefault(id(held), []).append(holder)
+            self._arrange(tensors)
+            if complete:
+                self._asked.update(map(id, targets))
+            if not complete or len(known) == before:
+                break
+            yield False
+            targets = [one for one in (*tensors, *self.order) if self.below[id(one)] & self.wanted]
+            targets = [one for one in targets if not self.names.is_end(one)]
+        yield True
+
+    def _arrange(self, tensors: list[object]) -> None:
+        """order and below, by the shortest ways."""
+        self.order.clear()
+        self.below = {id(one): {id(one)} for one in tensors}
+        level, seen = tensors, {id(one) for one in tensors}
+        while level:
+            above: list[object] = []
+            for held in level:
+                for holder in self._holders.get(id(held), ()):
+                    self.below.setdefault(id(holder), set()).update(self.below[id(held)])
+                    if id(holder) not in seen:
+                        seen.add(id(holder))
+                        above.append(holder)
+            self.order += above
+            level = above
+
+    def clear(self) -> None:
+        """Lets go of everything: some of it may refer to us."""
+        self._holders.clear()
+        self.order.clear()
+
+
+def _holders_of(group: Group, climb: _Climb, *, is_last: bool) -> list[Holder]:
+    """How the tensors of a group are held: by what most of them meet in, or else, in the end, each in its own way."""
+    mine = {id(tensor): address for address, tensor in group.tensors}
+    meeting = group.tensors[0][1] if len(mine) == 1 else _meeting(mine, climb)
+    if meeting is not None and (name := climb.names.name(meeting, is_last=is_last)):
+        reached = sorted({mine[one] for one in climb.below[id(meeting)] if one in mine})
+        return [group.holder(name + _through(meeting, reached, group, climb), reached)]
+    if not is_last:
+        return []
+    texts: dict[str, list[int]] = {}
+    unknown, known = set(), set()
+    for address, tensor in group.tensors:
+        if text := climb.names.name(tensor, is_last=True):
+            texts.setdefault(text, []).append(address)
+            known.add(address)
+        elif climb.is_held_by_nobody(tensor):  # a view of it may be
+            unknown.add(address)
+    if unknown - known:
+        texts[""] = sorted(unknown - known)
+    most = sorted(texts.items(), key=lambda entry: -len(entry[1]))[:2]
+    return [group.holder(text, addresses) for text, addresses in most]
+
+
+def _meeting(mine: Mapping[int, int], climb: _Climb) -> object | None:
+    """The nearest object that leads to at least half of them and is no namespace."""
+    count = len(set(mine.values()))
+    for one in climb.order:
+        reached = {mine[tensor] for tensor in climb.below[id(one)] if tensor in mine}
+        if 2 * len(reached) >= count and not climb.names.is_end(one):
+            return one
+    return None
+
+
+def _through(meeting: object, reached: Sequence[int], group: Group, climb: _Climb) -> str:
+    """What stands between the tensors and what holds them all, where it is worth a word."""
+    below = climb.below[id(meeting)]
+    first = next(tensor for address, tensor in group.tensors if address == reached[0] and id(tensor) in below)
+    for one in climb.order:
+        if one is meeting:
+            break
+        if id(first) in climb.below[id(one)] and (text := by_which(one)):
+            return f", through {text}"
+    return ""
+
+
+def _deepest_graph(torch: object, tensors: Sequence[object], deadline: float) -> Group | None:
+    """The tensor whose graph holds most forward passes: so often it comes to one leaf."""
+    core = torch._C  # type: ignore[attr-defined]
+    grad_fn = core.TensorBase.grad_fn.__get__
+    best: Group | None = None
+    looked = 0
+    with core.DisableTorchFunction():
+        for tensor in reversed(tensors):
+            if looked >= _GRAPHS or time.thread_time() > deadline:
+                break
+            node = grad_fn(tensor)
+            if node is None:
+                continue
+            looked += 1
+            passes = _passes(core, node, deadline)
+            if passes >= _PASSES and (best is None or passes > best.passes):
+                best = Group([(0, tensor)], passes=passes)
+    return best
+
+
+def _passes(core: object, root: object, deadline: float) -> int:
+    of_python = core._FunctionBase.next_functions.__get__  # type: ignore[attr-defined]
+    seen = {id(root): root}
+    waiting = [root]
+    arrivals: dict[int, int] = {}
+    while waiting and len(seen) < _NODES and time.thread_time() < deadline:
+        node = waiting.pop()
+        try:
+            following = (
+                of_python(node)
+                if is_a(node, core._FunctionBase)  # type: ignore[attr-defined]
+                else node.next_functions  # type: ignore[attr-defined]
+            )
+        except Exception:  # noqa: BLE001 - a node of another make
+            continue
+        for above, _ in following:
+            if above is None:
+                continue
+            if type(above).__name__ == "AccumulateGrad":
+                arrivals[id(above)] = arrivals.get(id(above), 0) + 1
+            if id(above) not in seen:
+                seen[id(above)] = above
+                waiting.append(above)
+    return max(arrivals.values(), default=0)

@@ -1,0 +1,298 @@
+"""Who holds a leaked tensor, in the words of object_names.py, for every way to hold one that we planted.
+
+A process of its own with a real torch: the search looks at all objects there are.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import ClassVar
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from msmemscope.collect.rank import holders as search  # noqa: E402
+from msmemscope.collect.rank.holders import find_holders  # noqa: E402
+
+N = 30
+LONG = 30.0  # seconds: no look-up here ends for want of time
+HERE = "test_holders.py"
+
+
+def tensors(count: int = N) -> list[object]:
+    return [torch.ones(1001) for _ in range(count)]
+
+
+def addresses(of: object) -> list[int]:
+    return [int(one.data_ptr()) for one in of]  # type: ignore[attr-defined]
+
+
+def holder(leaking: list[int]) -> str:
+    """What is said of these blocks; one thing alone."""
+    found = find_holders({"a": leaking}, LONG)
+    assert [one.name for one in found if not one.passes] == ["a"], [one.text for one in found]
+    return next(one.text for one in found if not one.passes)
+
+
+feats: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    feats.clear()
+    gc.collect()
+
+
+def test_a_global_list_is_called_by_its_name() -> None:
+    feats.extend(tensors())
+    assert holder(addresses(feats)) == f"list `feats` (30 items), a global of {HERE}"
+
+
+def test_a_local_variable_of_a_function_under_way_is_named_with_the_function_that_it_is_local_to() -> None:
+    def look(passed: object) -> str:
+        return holder(addresses(passed))
+
+    losses = tensors()
+    said = [holder(addresses(losses)), look(losses)]
+    assert [one.partition("_of_")[0] for one in said] == [
+        "list `losses` (30 items), a local of test_a_local_variable"
+    ] * 2
+
+
+def test_an_attribute_is_named_with_its_class_with_and_without_a_dictionary_or_slots() -> None:
+    class Plain:
+        def __init__(self, x: object) -> None:
+            self.values = x
+
+    class Slotted:
+        __slots__ = ("values",)
+
+        def __init__(self, x: object) -> None:
+            self.values = x
+
+    class Shared:
+        values = tensors()
+
+    feats.append(Plain(tensors()))
+    feats.append(Slotted(deque(tensors())))
+    said = [holder(addresses(one.values)) for one in (*feats, Shared)]  # type: ignore[attr-defined]
+    vars(feats[0])  # from now on it has a dictionary of its own
+    said.append(holder(addresses(feats[0].values)))  # type: ignore[attr-defined]
+    assert said == [
+        "list `values` (30 items), an attribute of Plain",
+        "deque `values` (30 items), an attribute of Slotted",
+        "list `values` (30 items), an attribute of the class Shared",
+        "list `values` (30 items), an attribute of Plain",
+    ]
+
+
+def test_what_accumulates_is_named_and_not_what_holds_each_one() -> None:
+    class Sample:
+        def __init__(self, x: object) -> None:
+            self.x = x
+
+    feats.extend(Sample(one) for one in tensors())
+    where = addresses(one.x for one in feats)  # type: ignore[attr-defined]
+    assert holder(where) == f"list `feats` (30 items), a global of {HERE}, through Sample"
+
+
+def test_a_closure_a_default_argument_and_a_generator() -> None:
+    def closure() -> Callable[[], list[object]]:
+        seen = tensors()
+        return lambda: seen
+
+    def default(kept: list[object] = tensors()) -> list[object]:  # noqa: B008
+        return kept
+
+    def generator() -> Iterator[list[int]]:
+        got = tensors()
+        yield addresses(got)
+
+    keep, running = closure(), generator()
+    feats.append(keep)
+    said = [holder(addresses(keep())), holder(addresses(default())), holder(next(running))]
+    assert [one.partition(" at ")[0] for one in said] == [
+        "list `seen` (30 items), in a closure of <lambda>()",
+        "a list (30 items), a default argument of default()",
+        "a list (30 items) in the generator generator()",
+    ]
+
+
+def test_a_hook_is_told_with_its_module() -> None:
+    def make(layer: nn.Module) -> None:
+        outputs: list[object] = []
+        layer.register_forward_hook(lambda module, args, out: outputs.append(out.detach().clone()))
+
+    layer = nn.Linear(7, 7)
+    make(layer)
+    before = {id(one) for one in gc.get_objects()}
+    for _ in range(N):
+        layer(torch.ones(11, 7))
+    made = [one for one in gc.get_objects() if type(one) is torch.Tensor and id(one) not in before]
+    where = addresses(one for one in made if tuple(one.shape) == (11, 7))
+    del made
+    assert holder(where).startswith(f"a forward hook of Linear, <lambda>() at {HERE}:")
+
+
+def test_modules_in_cycles_are_one_thing_and_told_as_what_the_collector_alone_frees() -> None:
+    class Probe(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(13, 13)
+            self.register_forward_hook(lambda *args, me=self: None)
+
+    gc.disable()
+    try:
+        where = [Probe().inner.weight.data_ptr() for _ in range(N)]
+        said = holder(where)
+    finally:
+        gc.enable()
+    assert said.startswith("a forward hook of Probe, <lambda>() at")
+    assert said.endswith("a cycle, which only the garbage collector frees")
+
+
+def test_exceptions_that_are_kept_hold_the_frames_of_their_traceback() -> None:
+    def fails() -> None:
+        batch = torch.ones(1001)
+        where.append(batch.data_ptr())
+        raise ValueError(where)
+
+    where: list[int] = []
+    for _ in range(N):
+        try:
+            fails()
+        except ValueError as error:
+            feats.append(error)
+    assert holder(where).startswith(f"list `feats` (30 items), a global of {HERE}, through the frame of fails() at")
+    where.clear()
+    del feats[1:]
+    said = holder([feats[0].__traceback__.tb_next.tb_frame.f_locals["batch"].data_ptr()])  # type: ignore[attr-defined]
+    assert said.startswith("`batch` in an exception's traceback, a local of fails() at")
+
+
+def test_the_graph_of_a_sum_of_losses_is_told_by_the_tensor_and_the_passes() -> None:
+    model = nn.Linear(4, 4)
+    total = torch.zeros(())
+    for _ in range(N):
+        total = total + model(torch.ones(3, 4)).square().sum()
+    found = [one for one in find_holders({}, LONG) if one.passes]
+    assert [one.passes for one in found] == [N]
+    assert found[0].text.startswith("the autograd graph of `total`, a local of test_the_graph")
+    assert not found[0].addresses
+
+
+def test_arrays_that_share_a_tensors_memory_are_not_seen_and_it_is_said() -> None:
+    numpy = pytest.importorskip("numpy")
+    feats.extend(one.numpy() for one in tensors())  # type: ignore[attr-defined]
+    where = [numpy.asarray(one).__array_interface__["data"][0] for one in feats]
+    assert holder(where) == ""
+
+
+def test_where_no_leak_is_known_tensors_of_one_size_are_a_group_with_the_addresses_that_the_analysis_knows() -> None:
+    feats.extend(tensors())
+    found = [one for one in find_holders(None, LONG) if "`feats`" in one.text]
+    assert [(one.found, one.of, one.name) for one in found] == [(15, 15, "")]
+    assert set(found[0].addresses) <= set(addresses(feats))
+
+
+class Hostile:
+    """Whoever calls one of these is found out."""
+
+    called: ClassVar[list[str]] = []
+
+    def __init__(self, x: object) -> None:
+        object.__setattr__(self, "hidden", x)
+
+    def __getattribute__(self, name: str) -> object:
+        Hostile.called.append(name)
+        return object.__getattribute__(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        Hostile.called.append("==")
+        return True
+
+    def __hash__(self) -> int:
+        Hostile.called.append("hash")
+        return 1
+
+    def __repr__(self) -> str:
+        Hostile.called.append("repr")
+        return ""
+
+    def __len__(self) -> int:
+        Hostile.called.append("len")
+        return 1
+
+    def __bool__(self) -> bool:
+        Hostile.called.append("bool")
+        return False
+
+    @property
+    def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+        Hostile.called.append("__dict__")
+        return {}
+
+
+class HostileList(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        Hostile.called.append("len")
+        return 0
+
+    def __iter__(self) -> Iterator[object]:
+        Hostile.called.append("iter")
+        return super().__iter__()
+
+
+class Torched(torch.Tensor):  # type: ignore[misc]
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+        Hostile.called.append("torch function")
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[arg-type]
+
+
+def test_nothing_of_the_program_is_called_changed_or_kept() -> None:
+    kept = [torch.ones(1001).as_subclass(Torched) for _ in range(N)]
+    where = addresses(kept)
+    feats.append(HostileList(Hostile(one) for one in kept))
+    kept.clear()
+    module = ModuleType("hostile")
+    module.__dict__["__getattr__"] = lambda name: Hostile.called.append("module")
+    sys.modules["hostile"] = module
+    before = sys.getrefcount(feats[0]), sys.getrefcount(feats)
+    Hostile.called.clear()
+    try:
+        found = find_holders({"a": where}, LONG)
+    finally:
+        del sys.modules["hostile"]
+    assert Hostile.called == []
+    assert found[0].name == "a"
+    assert found[0].text.startswith("list `feats` (1 items), a global of")
+    after = sys.getrefcount(feats[0]), sys.getrefcount(feats)
+    assert after == before
+    assert not any(type(one) in (search.Group, search._Climb) for one in gc.get_objects())
+
+
+def test_a_look_up_is_bounded_in_time_however_many_objects_there_are() -> None:
+    feats.extend([[] for _ in range(1_000_000)])
+    losses = tensors()
+    where = addresses(losses)
+    begun = time.thread_time()
+    gc.get_objects()
+    listed = time.thread_time() - begun
+    begun = time.thread_time()
+    find_holders({"a": where}, 0.2)
+    # What cannot be stopped: the listing, a look at each class, and what is half done at the deadline.
+    assert time.thread_time() - begun < 0.2 + 6 * listed + 0.2
+
+
+def test_nothing_is_looked_up_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    assert find_holders({"a": [1]}, LONG) == []
