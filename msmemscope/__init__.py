@@ -59,12 +59,15 @@ _ELSEWHERE = {
 _config: Config | None = None
 
 
-def config(**options: str) -> None:
+def config(**options: str | dict[str, object]) -> None:
     """Sets what is collected and where it goes; docs/api.md lists the keywords. Without any, the defaults.
 
     Every call starts from the defaults and switches to collecting from start() on. `format`, `output_path` and
     `watch` hold for the whole run: once it has begun they are kept, with a warning. `device`, `level`, `events` and
     `call_stack` hold from then on; what was recorded of a device that is left out is still recorded as freed.
+
+    The options of an analysis are a mapping under its name: `config(leaks={"min_steps": 40})`. They are checked in a
+    process of its own, which takes a second.
 
     Raises TypeError for a value that is not a text, ValueError for an unknown keyword or a wrong value.
     """
@@ -72,13 +75,18 @@ def config(**options: str) -> None:
     from msmemscope.collect.rank.bootstrap import own_imports
 
     with own_imports:
-        from msmemscope.options.declared import parse_keywords, settings_text
+        from msmemscope.options.declared import asks_analyses, lacking, parse_keywords, settings_text
 
         parsed = parse_keywords(options, _config or _launched_config())
+        chosen = parsed.config
+        if asks_analyses(chosen):
+            from msmemscope.collect.rank.asking import settled
+
+            chosen = settled(chosen)
         from msmemscope.telling import tell
-    for text in (*parsed.warnings, *parsed.missing):
+    for text in (*parsed.warnings, *parsed.missing, *lacking(chosen)):
         tell(f"Warning: {text}")
-    _config = parsed.config
+    _config = chosen
     if _is_attached():
         from msmemscope import _native
 

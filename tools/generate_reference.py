@@ -56,6 +56,13 @@ def options_page() -> str:
         lines.append(f"| {flags(option)} | {grammar} | {cell(option.default) or '-'} | {keyword} |")
     for option in OPTIONS:
         lines += ["", *option_section(option)]
+    lines += ["", "## Options of analyses", ""]
+    lines += [
+        "`--NAME.OPTION VALUE`, before the program or for `msmemscope analyze RUN`; `config(NAME={option: value})` in "
+        "a program. `msmemscope --help` lists also those of other packages that are installed."
+    ]
+    for path in sorted((PACKAGE / "analysis").glob("*.py")):
+        lines += analysis_options(path, as_flags=True)
     lines += ["", "## Commands", ""]
     lines += ["A word names a command only when it is the first of all: `msmemscope -- summary` runs a program."]
     for name, module in SUBCOMMANDS.items():
@@ -90,7 +97,7 @@ def command_section(name: str, command: click.Command) -> list[str]:
     lines.append(inspect.cleandoc(command.help or ""))
     rows = [
         record
-        for parameter in command.get_params(context)
+        for parameter in command.params  # those of analyses stand in a section of their own
         if isinstance(parameter, click.Option)
         and (record := parameter.get_help_record(context))
         and "--help" not in parameter.opts
@@ -119,13 +126,14 @@ def api_page() -> str:
                 lines += keyword_table()
         else:
             lines.append("(a value or a module)")
-    lines += ["", "## Options of analyses", "", "For `analyze(run, NAME={option: value})`."]
+    lines += ["", "## Options of analyses", ""]
+    lines += ["For `analyze(run, NAME={option: value})` and `config(NAME={option: value})`."]
     for path in sorted((PACKAGE / "analysis").glob("*.py")):
         lines += analysis_options(path)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def analysis_options(path: Path) -> list[str]:
+def analysis_options(path: Path, *, as_flags: bool = False) -> list[str]:
     """The options of the analyses that a file declares, by the docstrings of their fields."""
     tree = parsed(path)
     lines: list[str] = []
@@ -135,14 +143,17 @@ def analysis_options(path: Path) -> list[str]:
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         found = definition(tree, path, ast.unparse(given["options"]))
         assert isinstance(found, ast.ClassDef), path
-        lines += ["", f"### {ast.literal_eval(given['name'])}", ""]
+        analysis = ast.literal_eval(given["name"])
+        lines += ["", f"### {analysis}", ""]
         for field, text in itertools.pairwise(found.body):
             if not isinstance(field, ast.AnnAssign):
                 continue
             assert isinstance(text, ast.Expr), f"{path}: {ast.unparse(field)} has no docstring"
             default = f", by default {ast.unparse(field.value)}" if isinstance(field.value, ast.Constant) else ""
             said = " ".join(str(ast.literal_eval(text.value)).split())
-            lines.append(f"* `{ast.unparse(field.target)}` ({ast.unparse(field.annotation)}{default}): {said}")
+            name = ast.unparse(field.target)
+            shown = f"--{analysis}.{name.replace('_', '-')}" if as_flags else name
+            lines.append(f"* `{shown}` ({ast.unparse(field.annotation)}{default}): {said}")
     return lines
 
 

@@ -25,8 +25,21 @@ if TYPE_CHECKING:
     from msmemscope.folds.segments import Mappings
     from msmemscope.tables.run import Frame, Run
 
-TABLES = ("sites", "steps", "sums", "windows", "anomalies", "incidents", "held", "usage", "capacity", "host")
-"""What `needs` may name beside other analyses: Tracked's tables (blocks.py) and the parts of Tables below."""
+_MEMORY = ("alloc", "free")
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "sites": _MEMORY,
+    "steps": _MEMORY,
+    "sums": _MEMORY,
+    "windows": _MEMORY,
+    "anomalies": _MEMORY,
+    "incidents": _MEMORY,
+    "held": _MEMORY,
+    "usage": (),
+    "capacity": (),
+    "host": (),
+}
+"""What `needs` may name beside other analyses: Tracked's tables (blocks.py) and the parts of Tables below; and the
+events (options/settings.py, EVENTS) from which a table is made, which are recorded when an analysis needs it."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +184,12 @@ class Analyzer:
     name: str
     """For --only, and in summary.json: a word in small letters."""
     needs: tuple[str, ...]
-    """The tables (TABLES) it reads, and the names of analyses whose findings it wants in `Tables.earlier`."""
+    """The tables (TABLES) it reads, and the names of analyses whose findings it wants in `Tables.earlier`. When it is
+    named in --analysis, the events from which these are made are recorded. Memory events always are: an analysis that
+    needs others sets `asked_by` to its name, or it may be run without them."""
     options: type[Any]
-    """A frozen dataclass whose fields all have defaults; their docstrings are its manual."""
+    """A frozen dataclass whose fields all have defaults; their docstrings are its manual. From it come the flags
+    --NAME.FIELD and the keywords of config() and analyze(): options.py."""
     judge: Callable[[Tables, Any], Sequence[Finding]]
     """What the tables say, worst first, notes last. Pure: nothing is written, nothing remembered."""
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -181,7 +197,7 @@ class Analyzer:
     groups: tuple[Group, ...] = ()
     """How findings of a headline are shown, where they are not shown like everybody's."""
     asked_by: tuple[str, ...] = ()
-    """The words of --analysis with which it is run; none: with each."""
+    """The words of --analysis with which it is run, beside its name; none: with each."""
     verdict: Callable[[Judged], str] = count
     """Its clause of the last line; "" for nothing to say."""
     remark: Callable[[Judged], Remark | None] = lambda _: None

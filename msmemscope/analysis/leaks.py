@@ -87,6 +87,12 @@ class LeakOptions:
     min_steps: int = LIMITS.few_steps
     """Complete steps after the first iteration below which the report says that they are too few; not less than 12."""
 
+    def __post_init__(self) -> None:
+        if self.min_bytes_per_step < 0:
+            raise ValueError(f"min_bytes_per_step takes bytes from 0 on; got {self.min_bytes_per_step:g}")
+        if self.min_steps < LIMITS.few_steps:
+            raise ValueError(f"min_steps takes {LIMITS.few_steps} steps or more; got {self.min_steps}")
+
 
 _KINDS = {claims.LEAK: LEAK, claims.CANDIDATE: LEAK_CANDIDATE, claims.GROWTH: GROWTH, claims.LEVEL: LEVEL}
 _ORDER = (LEAK, LEAK_CANDIDATE, GROWTH, LEVEL)

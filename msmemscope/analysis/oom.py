@@ -61,6 +61,10 @@ class OomOptions:
     lines: int = 10
     """So many lines that held the most memory are told."""
 
+    def __post_init__(self) -> None:
+        if self.lines < 0:
+            raise ValueError(f"lines takes a number from 0 on; got {self.lines}")
+
 
 StackOf = Callable[[int], "Sequence[Frame]"]
 UseAt = Callable[[int, str, int], DeviceUse]  # ring, device, CLOCK_MONOTONIC ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
@@ -19,12 +19,13 @@ from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
+from msmemscope.analysis.options import fields_of, make_options
 from msmemscope.analysis.unexplained import COVERAGE
 from msmemscope.errors import UsageError
+from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-ENTRY_POINTS = "msmemscope.analyses"
 OWN = (LEAKS, OOM, COVERAGE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
@@ -93,12 +94,20 @@ def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
     for analyzer in _with_needs(shown):
         earlier = [one for name in analyzer.needs if name in found for one in found[name].findings]
         judged = Judged(analyzer, replace(tables, earlier=tuple(earlier)) if earlier else tables)
-        asked = bool(set(wanted.words) & set(analyzer.asked_by)) if analyzer.asked_by else bool(wanted.words)
+        words = {analyzer.name, *analyzer.asked_by} if analyzer.asked_by else set(wanted.words)
+        asked = not words.isdisjoint(wanted.words)
         if not asked:
             found[analyzer.name] = replace(judged, looked=False)
         elif (made := _judged(judged, _options(analyzer, wanted))) is not None:
             found[analyzer.name] = made
     return [found[one.name] for one in shown if one.name in found]
+
+
+def events_needed(names: Iterable[str]) -> tuple[str, ...]:
+    """The events (EVENTS) that must be recorded for these analyses. UsageError for an unknown name."""
+    tables = {name for analyzer in _with_needs(map(get_analyzer, names)) for name in analyzer.needs}
+    needed = {event for name in tables for event in TABLES.get(name, ())}
+    return tuple(event for event in EVENTS if event in needed)
 
 
 def _judged(judged: Judged, options: Any) -> Judged | None:
@@ -172,14 +181,7 @@ def _with_needs(shown: Iterable[Analyzer]) -> list[Analyzer]:
 
 
 def _options(analyzer: Analyzer, wanted: Wanted) -> Any:
-    given = (wanted.options or {}).get(analyzer.name, {})
-    if isinstance(given, analyzer.options):
-        return given
-    names = [field.name for field in fields(analyzer.options)]
-    if not isinstance(given, Mapping) or (unknown := sorted(set(given) - set(names))):
-        what = f"unknown option {unknown[0]!r}" if isinstance(given, Mapping) else "options are a mapping"
-        raise UsageError(f"analysis {analyzer.name}: {what}; known: {', '.join(names)}")
-    return analyzer.options(**given)
+    return make_options(analyzer.name, analyzer.options, (wanted.options or {}).get(analyzer.name, {}))
 
 
 # --- other packages' --------------------------------------------------------------------------------------------
@@ -202,16 +204,16 @@ def _loaded(entry: EntryPoint, known: Mapping[str, Analyzer]) -> Analyzer:
     analyzer = entry.load()
     if not isinstance(analyzer, Analyzer):
         raise TypeError("it is no msmemscope.analysis.analyzer.Analyzer")
-    if not _NAME.fullmatch(analyzer.name) or analyzer.name in known:
+    if not _NAME.fullmatch(analyzer.name) or analyzer.name in known or analyzer.name in TABLES:
         raise ValueError(f"its name {analyzer.name!r} is taken or is no word in small letters")
     if strange := [name for name in analyzer.needs if name not in TABLES and name not in known]:
         raise ValueError(f"it needs {strange[0]!r}; there are {', '.join((*TABLES, *known))}")
-    if not is_dataclass(analyzer.options):
-        raise TypeError("its options are no dataclass")
-    analyzer.options()
+    fields_of(analyzer.options)
     taken = {*_TAKEN_FILES, *(file for one in known.values() for file in one.files)}
     if wrong := [file for file in analyzer.files if not _NAME.fullmatch(file) or file in taken]:
         raise ValueError(f"its file {wrong[0]!r} is taken or is no word in small letters")
+    if analyzer.name != entry.name:  # ranks know it by that, without importing it
+        raise ValueError(f"its name is {analyzer.name!r}, and its entry point is called {entry.name!r}")
     return analyzer
 
 

@@ -44,6 +44,10 @@ class CoverageOptions:
     min_bytes: int = 16777216
     """Growth of RSS over the judged part of the run, in a process, below which it is not told; not less than 16 MiB."""
 
+    def __post_init__(self) -> None:
+        if self.min_bytes < 16777216:
+            raise ValueError(f"min_bytes takes 16777216 bytes or more; got {self.min_bytes}")
+
 
 def judge(tables: Tables, options: CoverageOptions) -> list[Finding]:
     """Largest first; ranks and processes apart."""

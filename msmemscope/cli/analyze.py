@@ -5,16 +5,26 @@ from __future__ import annotations
 import importlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
+from msmemscope.cli.analysis_flags import analysis_options, take_given
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import config_of_run, is_being_recorded, open_run_directory, read_run_info
+from msmemscope.options.declared import Config
 from msmemscope.progress import progress_bar
 
 
-@click.command(context_settings=HELP)
+class _AnalyzeCommand(click.Command):
+    """Takes the options of analyses."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *analysis_options()]
+
+
+@click.command(context_settings=HELP, cls=_AnalyzeCommand)
 @click.argument("run")
 @click.option(
     "--only",
@@ -23,14 +33,16 @@ from msmemscope.progress import progress_bar
     help="Run this analysis alone, whatever --analysis said, and print what it finds; nothing is written. May be given "
     "several times, or with several names and commas between them.",
 )
-def command(run: str, only: tuple[str, ...]) -> int:
+def command(run: str, only: tuple[str, ...], **values: Any) -> int:
     """Analyse a recorded run again: findings, cluster tables and per-device files are written anew, and the verdict
     is printed. While the run is being recorded the verdict is printed on what is stored, and nothing is written.
 
-    RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3.
+    RUN is a run directory, such as memscopeDumpResults/run_20260101120000_a1b2c3. Options of analyses replace those
+    that the run was recorded with.
     """
+    given = take_given(values)
     if only:
-        return _print_only(run, [name.strip() for text in only for name in text.split(",")])
+        return _print_only(run, [name.strip() for text in only for name in text.split(",")], given)
     importlib.import_module("msmemscope.collect.unsaved").make_run(Path(run))
     path = open_run_directory(run, to_write=True)
     info = read_run_info(path)
@@ -52,7 +64,9 @@ def command(run: str, only: tuple[str, ...]) -> int:
                 progress.clear()
             click.echo(verdict)
 
-        outcome = outputs.write_outputs(path, config=config_of_run(info), progress=progress, tell=tell)
+        outcome = outputs.write_outputs(
+            path, config=_with_options(config_of_run(info), given), progress=progress, tell=tell
+        )
     if outcome.skipped:
         with suppress(OSError, ValueError, KeyError, TypeError):  # a run.json of somebody else's making stays as it is
             note = importlib.import_module("msmemscope.aggregate.coordinator").note_unread
@@ -62,7 +76,7 @@ def command(run: str, only: tuple[str, ...]) -> int:
     return 0
 
 
-def _print_only(run: str, names: list[str]) -> int:
+def _print_only(run: str, names: list[str], given: tuple[str, ...]) -> int:
     path = open_run_directory(run)
     info = read_run_info(path)
     if not info.get("finished", True):
@@ -70,6 +84,16 @@ def _print_only(run: str, names: list[str]) -> int:
         say("info", f"{path} {so_far}: what is stored of it is analysed")
     console = importlib.import_module("msmemscope.report.console")
     with progress_bar() as progress:
-        text = console.only_text(path, names, config=config_of_run(info), progress=progress)
+        text = console.only_text(path, names, config=_with_options(config_of_run(info), given), progress=progress)
     click.echo(text)
     return 0
+
+
+def _with_options(config: Config, given: tuple[str, ...]) -> Config:
+    """UsageError for a value that is none, before anything long is begun."""
+    if not given:
+        return config
+    replaced = {text.partition("=")[0] for text in given}
+    kept = [text for text in config.analysis_options if text.partition("=")[0] not in replaced]
+    importlib.import_module("msmemscope.analysis.asked").settle(Config(analysis_options=given))
+    return config.replaced(analysis_options=tuple(sorted((*kept, *given))))

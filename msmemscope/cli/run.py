@@ -1,6 +1,6 @@
 """The command `msmemscope [options] [--] program args…` as click has it: every way to write it, and its help page.
 
-In: the options declared in collect/config.py. Out: what watched.py takes. A line in the usual form does not come here
+In: the options declared in options/declared.py. Out: what watched.py takes. A line in the usual form does not come here
 (plain_line.py).
 """
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
+from msmemscope.cli.analysis_flags import analysis_options, mentions_analysis, take_given
 from msmemscope.cli.main import EXIT_STATUSES
 from msmemscope.cli.subcommands import SUBCOMMANDS
-from msmemscope.cli.watched import name_of_flag, run_program, take_trailing
+from msmemscope.cli.watched import ANALYSIS_OPTIONS, name_of_flag, run_program, take_trailing
 from msmemscope.errors import UsageError
 from msmemscope.options import declared
 from msmemscope.options.declared import Option
@@ -24,17 +25,30 @@ DESCRIPTION = (
     "belongs to it, except options such as --analysis=... at the very end, which are taken with a notice; after -- "
     "everything belongs to PROGRAM."
 )
+_WITH_ANALYSES = "msmemscope.with_analyses"  # in click's context: the line has options of analyses
 _SOURCED = ("--load-api-env", "--unload-api-env")  # upstream: `source msmemscope --load-api-env`
 
 
 class _RunCommand(click.Command):
     """Adds the subcommands and exit statuses to the help page, and takes options of ours from the end of the line."""
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*(analysis_options() if ctx.meta.get(_WITH_ANALYSES) else ()), *super().get_params(ctx)]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before = list(args)
+        ctx.meta[_WITH_ANALYSES] = mentions_analysis(args)
         rest = super().parse_args(ctx, args)
         ctx.params["program"] = tuple(take_trailing(before, ctx.params["program"], ctx.params))
         return rest
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        if ctx.meta.get(_WITH_ANALYSES):
+            return
+        rows = [record for option in analysis_options() if (record := option.get_help_record(ctx))]
+        with formatter.section("Options of analyses (config(NAME={option: value}), analyze RUN, too)"):
+            formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         rows = []
@@ -53,7 +67,7 @@ def _run(program: tuple[str, ...], **values: Any) -> int:
             raise UsageError(f"{flag} must be sourced, to change this shell's environment: source msmemscope {flag}")
     if values.pop("version"):
         return _show_version()
-    return run_program(program, values)
+    return run_program(program, {**values, ANALYSIS_OPTIONS: take_given(values)})
 
 
 def _show_version() -> int:
@@ -76,6 +90,8 @@ def _click_option(option: Option) -> click.Option:
     text = option.help
     if option.default:
         text += f" Default: {option.default}."
+    if option.later:
+        text += f" Not in this version: {'; '.join(declared.missing_words(option))}."
     if option.grammar:
         return click.Option([option.name, *option.flags], metavar=option.grammar, help=text)
     return click.Option([option.name, *option.flags], is_flag=True, help=text)

@@ -24,6 +24,7 @@ from msmemscope.options.declared import Config, Parsed
 from msmemscope.options.settings import LOG_LEVELS
 
 _MAX_INPUT_BYTES = 1 << 33
+ANALYSIS_OPTIONS = "analysis_options"  # among the values: what was given to options of analyses
 _OLD = "__old"  # marks a deprecated flag among the values
 
 
@@ -50,7 +51,7 @@ def take_trailing(words: Sequence[str], program: Sequence[str], values: dict[str
 
 def run_program(program: Sequence[str], values: dict[str, Any]) -> int:
     """values: what name_of_flag() of each flag that was given is set to; None or False: not given."""
-    parsed = _parse(values)
+    parsed = _settled(_parse(values))
     _tell(parsed)
     config = parsed.config
     if config.compare:
@@ -88,7 +89,17 @@ def _parse(values: dict[str, Any]) -> Parsed:
             texts[option.name] = value
         else:
             switches.append(option.name)
-    return declared.parse_command_line(texts, switches=switches, old_flags=old_flags)
+    given = values.get(ANALYSIS_OPTIONS, ())
+    return declared.parse_command_line(texts, switches=switches, old_flags=old_flags, analysis_options=given)
+
+
+def _settled(parsed: Parsed) -> Parsed:
+    """With what analyses of other packages and options of analyses come to. The usual line has none of them, and does
+    not wait for the registry."""
+    config = parsed.config
+    if declared.asks_analyses(config):
+        config = importlib.import_module("msmemscope.analysis.asked").settle(config)
+    return parsed.replaced(config=config, warnings=(*parsed.warnings, *declared.lacking(config)))
 
 
 def _tell(parsed: Parsed) -> None:

@@ -71,6 +71,9 @@ def to_config_json(config: Config) -> dict[str, object]:
             "traceback": config.traceback,
             "format_given": config.format_given,
             "operators_given": config.operators_given,
+            "analysis": [name for name in config.analysis if name not in ANALYSES],
+            "analysis_options": list(config.analysis_options),
+            "needed_events": list(config.needed_events),
             "ring_mib": config.ring_mib,
             "ring_wait_ms": config.ring_wait_ms,
             "holders": config.holders,
@@ -145,6 +148,11 @@ def from_config_json(values: Mapping[str, object]) -> Parsed:
         fields["traceback"] = ours.get("traceback") is True
         fields["format_given"] = ours.get("format_given") is True
         fields["operators_given"] = ours.get("operators_given") is True
+        for name in ("analysis", "analysis_options", "needed_events"):
+            texts = ours.get(name, [])
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"config.json: msmemscope.{name} is no list of texts")
+            fields[name] = (*cast(tuple[str, ...], fields.get(name, ())), *texts)
     return Parsed(config=Config(**fields), warnings=tuple(warnings))  # type: ignore[arg-type]
 
 

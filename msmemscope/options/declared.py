@@ -13,6 +13,8 @@ from msmemscope.errors import UsageError
 from msmemscope.options import grammars
 from msmemscope.options.facts import Facts
 from msmemscope.options.settings import (
+    ANALYSES,
+    ANALYSIS_NEEDS,
     DEFAULT_OUTPUT,
     DEFAULT_STACK_DEPTH,
     MAX_COMPONENT_BYTES,
@@ -145,10 +147,10 @@ OPTIONS: tuple[Option, ...] = (
         flags=("--events",),
         grammar="alloc,free,launch,access,traceback|none",
         default="alloc,free,launch",
-        help="Kinds of rows in the per-device files. An analysis may record more than that (alloc and free imply "
-        "each other, access implies both, and every analysis adds what it needs), but only these are written. launch "
-        "and access of torch's operators are recorded when this option, --level or an analysis asks for them, not by "
-        "the default alone; msmemscope build-torch-ext builds what sees them.",
+        help="Kinds of rows in the per-device files. What an analysis needs is recorded whatever stands here (alloc "
+        "and free imply each other, access implies both), but only these are written. launch and access of torch's "
+        "operators are recorded when this option, --level or an analysis asks for them, not by the default alone; "
+        "msmemscope build-torch-ext builds what sees them.",
         cost="launch and access multiply the number of events; measured in docs/overhead.md",
         field="dump_events",
         api=True,
@@ -189,7 +191,8 @@ OPTIONS: tuple[Option, ...] = (
         grammar="leaks,decompose,inefficient,oom[:K]|none",
         default="leaks",
         range=f"K, the newest and as many largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
-        help="Analyses to run when the program has ended. That memory ran out is told with any of them; oom looks "
+        help="What is looked for, while the program runs and at its end, and thereby which events are recorded; an "
+        "analysis of another package by its name. That memory ran out is told with any of them; oom looks "
         "for leaks too and adds the blocks that were alive to the per-device files, decompose adds their owners.",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
@@ -197,7 +200,7 @@ OPTIONS: tuple[Option, ...] = (
         parse=grammars.parse_analysis,
         later={
             "decompose": "labels below the pool or the CANN module that owns a block are not in this version",
-            "inefficient": "finding blocks held too long is not in this version; leaks are",
+            "inefficient": "finding blocks that are made too early, freed too late or idle is not in this version",
         },
     ),
     Option(
@@ -327,15 +330,21 @@ class Parsed(Facts):
 
 
 def parse_command_line(
-    texts: Mapping[str, str], *, switches: Iterable[str] = (), old_flags: Iterable[str] = ()
+    texts: Mapping[str, str],
+    *,
+    switches: Iterable[str] = (),
+    old_flags: Iterable[str] = (),
+    analysis_options: Iterable[str] = (),
 ) -> Parsed:
-    """Option name → text as written, the names of the switches given, and the deprecated flags met, as a Config
-    that is effective. Raises OptionError with one line that names the flag."""
+    """Option name → text as written, the names of the switches given, the deprecated flags met, and what options of
+    analyses were given ("leaks.min_steps=40"), as a Config that is effective. Raises OptionError with one line that
+    names the flag."""
     given = set(switches)
     warnings: list[str] = []
     for flag in old_flags:
         warnings.append(f"{flag} is deprecated: use {long_flag(_option_of_flag(flag))}")
     fields: dict[str, object] = {"output_path": grammars.absolute(DEFAULT_OUTPUT), "effective": True}
+    fields["analysis_options"] = tuple(sorted(analysis_options))
     if "quiet" in given:
         fields["log_level"] = "error"
     if "verbose" in given:
@@ -376,11 +385,18 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
     if current is not None and locked:
         fields.update({option.field: getattr(current, option.field) for option in OPTIONS if option.once})
         fields["format_given"] = current.format_given
+    of_analyses: list[str] = []
     for keyword, value in keywords.items():
         found = names.get(keyword)
+        if found is None and isinstance(value, dict):
+            of_analyses += [f"{keyword}.{name}={text}" for name, text in value.items()]
+            continue
         if found is None:
             allowed = ", ".join(option.name for option in OPTIONS if option.api)
-            raise OptionError(f"msmemscope.config() has no keyword {grammars.shown(keyword)}: it takes {allowed}")
+            raise OptionError(
+                f"msmemscope.config() has no keyword {grammars.shown(keyword)}: it takes {allowed}, and the options of "
+                "an analysis as leaks={...}"
+            )
         if not isinstance(value, str):
             raise TypeError(f"msmemscope.config({keyword}=...) takes text; got {type(value).__name__}")
         if keyword in found.old_keywords:
@@ -394,9 +410,28 @@ def parse_keywords(keywords: Mapping[str, object], current: Config | None = None
         else:
             fields.update(parsed)
     fields.update(collect_mode="deferred", effective=True, operators_given=_asks_for_operators(seen))
+    fields["analysis_options"] = tuple(sorted(of_analyses))
     config = Config(**fields)  # type: ignore[arg-type]
     missing = [note for name in sorted(seen) for note in _missing(BY_NAME[name], config, name)]
     return Parsed(config=config, warnings=tuple(warnings), missing=tuple(missing))
+
+
+def asks_analyses(config: Config) -> bool:
+    """Whether analysis/asked.py must be asked what a Config comes to."""
+    return bool(config.analysis_options) or not {*ANALYSES}.issuperset(config.analysis)
+
+
+def lacking(config: Config) -> list[str]:
+    """What an analysis needs and other options leave out."""
+    if "op" in config.level:
+        return []
+    needing = [name for name in config.analysis if "launch" in ANALYSIS_NEEDS.get(name, config.needed_events)]
+    return [f"--analysis {name} needs launches of operators, which --level leaves out: add op" for name in needing]
+
+
+def missing_words(option: Option) -> list[str]:
+    """What is not in this version of an option: for its help."""
+    return [f"{word} ({note})" if word else note for word, note in option.later.items()]
 
 
 def _parsed(option: Option, label: str, text: str, warnings: list[str]) -> dict[str, object]:

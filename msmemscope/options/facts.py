@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import Self, dataclass_transform
 else:
 
     def dataclass_transform(**_kwargs):
@@ -32,6 +32,11 @@ class Facts:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def replaced(self, **changes: object) -> Self:
+        """A copy with these fields changed."""
+        values = {name: getattr(self, name) for name in type(self).__annotations__}
+        return type(self)(**{**values, **changes})
 
     def as_dict(self) -> dict[str, object]:
         """Field name → value, in order of declaration; tuples become lists and records become dicts."""

@@ -12,6 +12,7 @@ from msmemscope.options.settings import (
     ANALYSES,
     COLLECT_MODES,
     DEFAULT_STACK_DEPTH,
+    ENTRY_POINTS,
     EVENTS,
     FORMATS,
     HOLDERS,
@@ -116,13 +117,21 @@ def parse_analysis(text: str, notes: list[str]) -> dict[str, object]:
             words.append("oom")
         else:
             words.append(item)
+    others = _other_analyses() if not {*ANALYSES, "none"}.issuperset(words) else ()
     chosen = _choices(
         ",".join(words),
-        (*ANALYSES, "none"),
-        "leaks, decompose, inefficient, oom or oom:K, separated by commas, or none",
+        (*ANALYSES, *others, "none"),
+        f"{', '.join((*ANALYSES[:-1], *others))}, oom or oom:K, separated by commas, or none",
     )
     fields["analysis"] = _unless_none(chosen, "analysis", notes)
     return fields
+
+
+def _other_analyses() -> tuple[str, ...]:
+    """Names of the analyses of other packages. None of them is imported."""
+    from importlib.metadata import entry_points  # here: the words of upstream need no look
+
+    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)} - set(ANALYSES)))
 
 
 def parse_events(text: str, notes: list[str]) -> dict[str, object]:

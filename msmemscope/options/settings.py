@@ -17,6 +17,7 @@ DEFAULT_OUTPUT = "memscopeDumpResults"
 EVENTS = ("alloc", "free", "launch", "access")  # bit i of upstream's eventType; traceback has no bit
 LEVELS = ("op", "kernel")  # bit i of levelType
 ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
+ENTRY_POINTS = "msmemscope.analyses"  # the group in which other packages name theirs
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COLLECT_MODES = ("immediate", "deferred")
 FORMATS = ("csv", "db")
@@ -57,6 +58,8 @@ class Config(Facts):
     c_stack_depth: int = DEFAULT_STACK_DEPTH
     analysis: tuple[str, ...] = ("leaks",)
     oom_top: int = 10
+    analysis_options: tuple[str, ...] = ()  # "leaks.min_steps=40": of analyses, as texts (analysis/options.py)
+    needed_events: tuple[str, ...] = ()  # of EVENTS: what named analyses of other packages need (analysis/asked.py)
     steps: tuple[int, ...] = ()  # empty: all
     watch: Watch | None = None
     compare: bool = False
@@ -72,17 +75,12 @@ class Config(Facts):
     holders: str = "exit"
     effective: bool = False  # the once-only keys are fixed: the run has begun
 
-    def replaced(self, **changes: object) -> Config:
-        """A copy with these fields changed."""
-        values = {name: getattr(self, name) for name in Config.__annotations__}
-        return Config(**{**values, **changes})
-
     @property
     def collect_events(self) -> tuple[str, ...]:
         """What must be recorded: `dump_events` enlarged by the coupling rules, in the order of EVENTS."""
-        wanted = set(self.dump_events)
+        wanted = {*self.dump_events, *self.needed_events}
         for analysis in self.analysis:
-            wanted.update(_ANALYSIS_NEEDS[analysis])
+            wanted.update(ANALYSIS_NEEDS.get(analysis, ()))
         if wanted & {"alloc", "free", "access"}:
             wanted.update(("alloc", "free"))
         return tuple(event for event in EVENTS if event in wanted)
@@ -127,7 +125,7 @@ class Config(Facts):
         return (
             "op" in self.level
             and bool(self.sorts & (1 | 4))
-            and (self.operators_given or "access" in self.collect_events)
+            and (self.operators_given or "access" in self.collect_events or "launch" in self.needed_events)
         )
 
     def selects_device(self, kind: str, index: int = 0) -> bool:
@@ -165,7 +163,7 @@ _RANGES = {
 _WORDS = {
     "level": LEVELS,
     "dump_events": EVENTS,
-    "analysis": ANALYSES,
+    "needed_events": EVENTS,
     "format": FORMATS,
     "holders": HOLDERS,
     "log_level": LOG_LEVELS,
@@ -197,7 +195,8 @@ def _watch(values: Mapping[str, object]) -> Watch:
         raise ValueError(f"watch: {error}") from None
 
 
-_ANALYSIS_NEEDS = {
+# Upstream's coupling rules. What an analysis of ours needs itself is among it: a test compares.
+ANALYSIS_NEEDS = {
     "leaks": ("alloc", "free"),
     "decompose": ("alloc", "free", "access"),
     "inefficient": ("alloc", "free", "access", "launch"),

@@ -12,12 +12,14 @@ from typing import Any
 from msmemscope.analysis import registry
 from msmemscope.analysis.analyzer import Judged, tables_of
 from msmemscope.analysis.blocks import Folded, Table, Tracked, fold
+from msmemscope.analysis.options import by_analysis
 from msmemscope.analysis.registry import Wanted
-from msmemscope.errors import RunError
+from msmemscope.errors import RunError, UsageError
 from msmemscope.folds.host_use import HostSeries, host_series
 from msmemscope.options.settings import Config
 from msmemscope.report.summary import Summary, summarise
 from msmemscope.tables.run import Run
+from msmemscope.telling import tell as tell_user
 
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
@@ -58,7 +60,7 @@ def analyse(
     settings = config_of(run, config)
     if only:
         settings = settings.replaced(analysis=tuple(only))
-    wanted = Wanted(settings.active_analysis, tuple(only), options)
+    wanted = Wanted(settings.active_analysis, tuple(only), {**_options_of(settings), **(options or {})})
     registry.check(wanted)
     folded = folded or fold(run, progress=tell)
     tracked = folded.tracked(run.processes)
@@ -69,6 +71,19 @@ def analyse(
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, judged)
     return Analysis(run, tracked, summary, tuple(judged), tables.alive[0] if summary.leaks else {})
+
+
+def _options_of(settings: Config) -> dict[str, dict[str, str]]:
+    """The options of analyses that the run was recorded with, less those that hold no more: the package may be gone."""
+    kept = {}
+    for name, values in by_analysis(settings.analysis_options).items():
+        try:
+            registry.check(Wanted((), (), {name: values}))
+        except UsageError as error:
+            tell_user(f"Warning: left out: {error}")
+        else:
+            kept[name] = values
+    return kept
 
 
 def config_of(run: Run, config: Config | Mapping[str, Any] | None = None) -> Config:

@@ -461,7 +461,8 @@ EVERYTHING = {
 
 
 def test_a_config_survives_session_json_and_config_json(tmp_path: Path) -> None:
-    config = parse_command_line(EVERYTHING).config
+    config = parse_command_line(EVERYTHING, analysis_options=("oom.lines=3", "leaks.min_steps=40")).config
+    config = config.replaced(analysis=(*config.analysis, "idle"), needed_events=("alloc", "free", "access"))
     assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     path = tmp_path / "config.json"
     write_config_json(config_json_text(config), str(path))

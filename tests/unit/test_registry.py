@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from fake_run import SECOND, leaky_job, process
 
 import msmemscope
-from msmemscope.analysis import registry
+from msmemscope.analysis import asked, registry
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Tables
 from msmemscope.analysis.blocks import Tracked, fold
 from msmemscope.analysis.findings import LEAK
@@ -20,7 +22,8 @@ from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError, UsageError
 from msmemscope.folds.host_use import host_series
-from msmemscope.options.settings import Config
+from msmemscope.options.declared import lacking, parse_command_line
+from msmemscope.options.settings import ANALYSIS_NEEDS, Config
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
@@ -97,8 +100,102 @@ def test_options_reach_the_analysis(install: Install) -> None:
     assert analyse(run, only=["toy"], options={"toy": {"least": 999}}).summary.findings == ()
     assert {one.kind for one in analyse(run, options={"leaks": {"min_bytes_per_step": 5000.0}}).summary.leaks} == {LEAK}
     assert len(analyse(run, options={"leaks": {"min_bytes_per_step": 5000.0}}).summary.leaks) == 1
-    with pytest.raises(UsageError, match=r"analysis toy: unknown option 'most'; known: least"):
+    with pytest.raises(UsageError, match=r"analysis toy: unknown option 'most'; known: least, share, loud, word"):
         analyse(run, options={"toy": {"most": 1}})
+
+
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configurations with which the command line has run a program."""
+    configs: list[Config] = []
+    module = types.ModuleType("msmemscope.launchers.supervise")
+    module.run = lambda config, _argv: configs.append(config) or 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return configs
+
+
+def test_another_packages_options_are_on_the_command_line(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(toy="toy_analysis:TOY")
+    monkeypatch.chdir(tmp_path)
+    configs = started(monkeypatch)
+    words = ["--toy.least", "20", "--analysis=toy", "--toy.loud=true", "--leaks.min-steps=40"]
+    assert main([*words, "sh", "--x.y=1"]) == 0
+    assert configs[0].analysis == ("toy",)
+    assert configs[0].analysis_options == ("leaks.min_steps=40", "toy.least=20", "toy.loud=true")
+    assert configs[0].needed_events == ("alloc", "free")
+    assert (Config.from_dict(json.loads(json.dumps(configs[0].as_dict())))) == configs[0]
+    assert main(["--help"]) == 0
+    page = capfd.readouterr().out
+    assert "--toy.least INT" in page
+    assert "Allocations below which a site is not worth a word." in " ".join(page.split())
+    for wrong, why in (
+        (["--toy.least=few"], "analysis toy: least takes a whole number; got 'few'"),
+        (["--toy.least=-1"], "analysis toy: least takes a number from 0 on; got -1"),
+        (["--toy.share=nan"], "analysis toy: share takes a number; got 'nan'"),
+        (["--toy.loud=2"], "analysis toy: loud takes true or false; got '2'"),
+        (["--toy.most=1"], "--toy.most"),
+        (["--joy.least=1"], "--joy.least"),
+        (["--leaks.min-steps=3"], "analysis leaks: min_steps takes 12 steps or more; got 3"),
+        (["--analysis=toys"], "takes leaks, decompose, inefficient, toy, oom or oom:K, separated by commas, or none"),
+    ):
+        assert main([*wrong, "sh"]) == 2
+        assert why in capfd.readouterr().err
+    assert len(configs) == 1
+
+
+def test_options_of_the_run_hold_when_it_is_judged(
+    install: Install, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(toy="toy_analysis:TOY")
+    run = leaky_job()
+    none = Config(analysis=("toy",), analysis_options=("toy.least=999",))
+    assert analyse(run, none).summary.findings == ()
+    assert len(analyse(run, none.replaced(analysis_options=("toy.least=20",))).summary.findings) == 4
+    path = run.save(tmp_path / "run_1")
+    assert main(["analyze", str(path), "--only", "toy", "--toy.least", "999"]) == 0
+    assert "TOY 1" not in capfd.readouterr().out
+    assert main(["analyze", str(path), "--toy.least", "some"]) == 2
+    capfd.readouterr()
+    gone = Config(analysis_options=("gone.least=1", "toy.most=1"))
+    assert len(analyse(run, gone).summary.leaks) == 2  # a package that is not installed any more costs no verdict
+    said = capfd.readouterr().err
+    assert "left out: unknown analysis 'gone'" in said
+    assert "left out: analysis toy: unknown option 'most'" in said
+
+
+def test_what_an_analysis_needs_is_recorded(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    for analyzer in registry.OWN:
+        for word in {analyzer.name, *analyzer.asked_by} & ANALYSIS_NEEDS.keys():
+            assert set(registry.events_needed([analyzer.name])) <= set(ANALYSIS_NEEDS[word])
+    monkeypatch.setitem(TABLES, "touches", ("access", "launch"))  # type: ignore[arg-type]
+    install(idle="toy_analysis:IDLE")
+    parsed = parse_command_line({"analysis": "idle", "events": "none", "level": "kernel"})
+    assert parsed.config.collect_events == ()
+    config = asked.settle(parsed.config)
+    assert config.collect_events == ("alloc", "free", "launch", "access")
+    assert config.dump_events == ()  # what is written is what --events says
+    assert config.sorts == 2 + 4
+    assert lacking(config) == ["--analysis idle needs launches of operators, which --level leaves out: add op"]
+    assert lacking(config.replaced(level=("op",))) == []
+    with pytest.raises(UsageError, match="unknown analysis 'idler'"):
+        asked.settle(Config(analysis=("idler",)))
+
+
+def test_options_of_analyses_in_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msmemscope, "_config", None)
+    msmemscope.config(analysis="leaks", leaks={"min_steps": 40, "min_bytes_per_step": 0.5})
+    chosen = msmemscope._config
+    assert chosen is not None
+    assert chosen.analysis_options == ("leaks.min_bytes_per_step=0.5", "leaks.min_steps=40")
+    for wrong, why in (
+        ({"leaks": {"min_steps": 3}}, "12 steps or more"),
+        ({"leaks": {"steps": 3}}, "known: min_bytes_per_step, min_steps"),
+        ({"leek": {"min_steps": 3}}, "unknown analysis 'leek'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            msmemscope.config(**wrong)  # type: ignore[arg-type]
+        assert msmemscope._config is chosen
 
 
 @pytest.mark.parametrize("analyzer", registry.OWN, ids=lambda one: one.name)
@@ -138,8 +235,8 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
 
 def test_one_analysis_on_request() -> None:
     run = leaky_job()
-    for asked in ({}, {"analysis": []}):
-        made = analyse(run, asked, only=["leaks"])
+    for recorded in ({}, {"analysis": []}):
+        made = analyse(run, recorded, only=["leaks"])
         assert made.summary.analyses == ("leaks",)
         assert len(made.summary.leaks) == 2
     text = plain_text(analyse(run, only=["oom"]))
@@ -203,6 +300,8 @@ def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
         ("toy_analysis:TAKES_A_NAME", "its name 'leaks' is taken"),
         ("toy_analysis:TAKES_A_FILE", "its file 'steps' is taken"),
         ("toy_analysis:NEEDS_MORE", "it needs 'wishes'; there are sites, "),
+        ("toy_analysis:ODD", "its option 'sites' is none of int, float, bool and str"),
+        ("toy_analysis:TOY", "its name is 'toy', and its entry point is called 'broken'"),
     ],
 )
 def test_a_broken_one_is_told_once_and_left_out(

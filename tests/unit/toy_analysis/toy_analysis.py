@@ -9,11 +9,25 @@ from msmemscope.analysis.findings import Finding, Row, format_bytes
 
 
 @dataclass(frozen=True)
+class OddOptions:
+    """What no text can say."""
+
+    sites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ToyOptions:
     """What it may be told."""
 
     least: int = 1
     """Allocations below which a site is not worth a word."""
+    share: float = 0.25
+    loud: bool = False
+    word: str = "many"
+
+    def __post_init__(self) -> None:
+        if self.least < 0:
+            raise ValueError(f"least takes a number from 0 on; got {self.least}")
 
 
 def judge(tables: Tables, options: ToyOptions) -> list[Finding]:
@@ -72,10 +86,12 @@ def say_what_is_wrong(tables: Tables, options: ToyOptions) -> list[Finding]:
 
 GREEDY = replace(TOY, figures=lambda _: {"leaks": 77, "schema": 9, "findings": None, "toys": [1]})
 NO_ANALYSIS = "a text"
-FAILING = Analyzer(name="failing", needs=("sites", "leaks"), options=ToyOptions, judge=fail)
-WRONG = Analyzer(name="wrong", needs=("sites",), options=ToyOptions, judge=say_what_is_wrong)
-SILENT = Analyzer(name="silent", needs=(), options=ToyOptions, judge=lambda *_: [], verdict=lambda one: str(1 // 0))
-UNDECLARED = Analyzer(name="undeclared", needs=("sites",), options=ToyOptions, judge=judge)
+FAILING = Analyzer(name="broken", needs=("sites", "leaks"), options=ToyOptions, judge=fail)
+WRONG = Analyzer(name="broken", needs=("sites",), options=ToyOptions, judge=say_what_is_wrong)
+SILENT = Analyzer(name="broken", needs=(), options=ToyOptions, judge=lambda *_: [], verdict=lambda one: str(1 // 0))
+UNDECLARED = Analyzer(name="broken", needs=("sites",), options=ToyOptions, judge=judge)
 TAKES_A_NAME = Analyzer(name="leaks", needs=(), options=ToyOptions, judge=judge)
-TAKES_A_FILE = Analyzer(name="robber", needs=(), options=ToyOptions, judge=judge, files={"steps": ("step",)})
-NEEDS_MORE = Analyzer(name="greedy", needs=("wishes",), options=ToyOptions, judge=judge)
+TAKES_A_FILE = Analyzer(name="broken", needs=(), options=ToyOptions, judge=judge, files={"steps": ("step",)})
+NEEDS_MORE = Analyzer(name="broken", needs=("wishes",), options=ToyOptions, judge=judge)
+ODD = Analyzer(name="broken", needs=(), options=OddOptions, judge=judge)
+IDLE = Analyzer(name="idle", needs=("touches",), options=ToyOptions, judge=judge, asked_by=("idle",))

@@ -1,0 +1,46 @@
+"""Options of analyses on the command line: --leaks.min-steps 40, of whatever analyses are installed.
+
+In: what the registry knows. Out: click's options, and what was given as `Config.analysis_options`. The registry is
+imported when a line has such an option, or asks for help: other lines do not wait for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+_PREFIX = "analysis__"  # of the names under which click keeps what was given
+
+
+def mentions_analysis(words: Iterable[str]) -> bool:
+    """Whether one of the words may be such an option."""
+    return any(word.startswith("--") and "." in word.partition("=")[0] for word in words)
+
+
+def analysis_options() -> list[click.Option]:
+    """One for each field of each analysis, in their order."""
+    registry = importlib.import_module("msmemscope.analysis.registry")
+    options = importlib.import_module("msmemscope.analysis.options")
+    return [
+        click.Option(
+            [f"{_PREFIX}{name}__{one.name}", f"--{name}.{one.flag}"],
+            metavar=one.kind.__name__.upper(),
+            help=f"{one.help} Default: {one.default}.",
+        )
+        for name in registry.list_analyzers()
+        for one in options.fields_of(registry.get_analyzer(name).options)
+    ]
+
+
+def take_given(values: dict[str, Any]) -> tuple[str, ...]:
+    """Takes what was given to them out of click's values."""
+    found = []
+    for name in [name for name in values if name.startswith(_PREFIX)]:
+        value = values.pop(name)
+        if value is not None:
+            analysis, _, field = name.removeprefix(_PREFIX).partition("__")
+            found.append(f"{analysis}.{field}={value}")
+    return tuple(sorted(found))
