@@ -80,8 +80,8 @@ class Stored:
         return asdict(self)
 
 
-def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
-    """Writes one part from (pid, batch) pairs. Those of a ring stand together and in its order."""
+def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> Path:
+    """Writes one part from (pid, batch) pairs and returns its path. Those of a ring stand together, in its order."""
     temporary = path.with_suffix(".tmp")
     held, rows_of_rings = _contents(batch for _, batch in events)
     schema = EVENT_SCHEMA.with_metadata({RINGS_KEY: json.dumps(held, separators=(",", ":"))})
@@ -108,6 +108,7 @@ def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> None:
             for start, end in row_groups(rows_of_rings):
                 writer.write_table(table.slice(start, end - start), row_group_size=LARGEST_GROUP)
         os.replace(temporary, path)
+    return path
 
 
 @contextmanager

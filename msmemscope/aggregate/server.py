@@ -178,6 +178,7 @@ def recover(run: Path) -> bool:
             kept |= _read_finish(directory / FINISH)
         _write_tables(run, shard, coordinator)
         shutil.rmtree(run / LIVE_BLOCKS, ignore_errors=True)
+        shard.tidy()
         for directory in unsaved:
             shutil.rmtree(directory, ignore_errors=True)
         coordinator.write(finished=True, **kept)
@@ -446,11 +447,17 @@ def _finish(
     with suppress(OSError):  # _write_tables says it
         coordinator.end(_read_finish(session_dir / FINISH))
     _write_tables(run, shard, coordinator)
+
+    def over(**more: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        shard.tidy()
+        coordinator.write(finished=True, **more)
+
     # From here on only what can be made again is at stake. Whoever is interrupted removes what is half written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
         judge.finish()
-        coordinator.write(finished=True)
+        over()
         return 0
     _try_write(coordinator)
     try:
@@ -462,7 +469,7 @@ def _finish(
             tell(f"Note: {note}")
     except KeyboardInterrupt as stopped:
         tell(str(stopped) or f"interrupted; all outputs: msmemscope analyze {run}")
-        coordinator.write(finished=True, outputs_error="interrupted")
+        over(outputs_error="interrupted")
         return 0
     except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
         if not place.is_ours:
@@ -473,9 +480,9 @@ def _finish(
             why = f"the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again"
         tell(why)
         with suppress(OSError):
-            coordinator.write(finished=True, outputs_error=repr(error))
+            over(outputs_error=repr(error))
         return MemscopeError.exit_status
-    coordinator.write(finished=True)
+    over()
     return 0
 
 

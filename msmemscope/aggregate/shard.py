@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -257,9 +258,14 @@ class Shard:
         self._journal.close()
         self._writer.shutdown(wait=True)
         if done:
-            self._store.merge_usage()
             self._journal.discard(self._journal.rotate())  # control messages only; run.json has them
         return done
+
+    def tidy(self) -> None:
+        """Joins the parts of small tables, behind everything that somebody waits for: readers take either. A disk that
+        has no room for it leaves them as they are."""
+        with suppress(OSError):
+            self._store.merge_usage()
 
     @property
     def is_whole(self) -> bool:
@@ -277,7 +283,9 @@ class Shard:
         self._said.discard("roll")
 
     def _count_deleted(self) -> None:
-        """Reads back what the parts hold. Whatever else was stored is lost."""
+        """Reads back what the parts hold, where they are not as they were written. Whatever else was stored is lost."""
+        if self._store.is_untouched:
+            return
         before = len(self._store.corrupt)
         found = self._store.stored()
         self._store.check_definitions()

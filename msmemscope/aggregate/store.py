@@ -64,12 +64,19 @@ class Store:
         self._numbers: dict[str, int] = {}
         self._known_ids: dict[str, set[int]] = {name: set() for name in _DEFINITIONS}
         self.corrupt: list[str] = []
+        self._whole: dict[Path, tuple[int, ...]] = {}  # parts that were written or read, as the file system knew them
         self._make_folders()
 
     @property
     def is_whole(self) -> bool:
         """Are all folders there, or has somebody deleted them?"""
         return all((self._run / name).is_dir() for name in FOLDERS)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Is every part there as it was written or read last? A run of a week has thousands, and reading their footers
+        again takes longer than anybody wants to wait for a verdict."""
+        return all(_identity(path) == known for path, known in self._whole.items())
 
     def begin_again(self) -> None:
         """Makes deleted folders again. What was written in them is forgotten with them, but no name is given twice:
@@ -97,6 +104,7 @@ class Store:
             for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
                 try:
                     pq.read_table(path, schema=schema)
+                    self._whole[path] = _identity(path)
                 except Bad:
                     self._set_aside(path)
 
@@ -107,6 +115,7 @@ class Store:
             try:
                 found = part_rings(pq.read_metadata(path).metadata)
                 contents = {ring: Stored.from_metadata(entry) for ring, entry in found.items()}
+                self._whole[path] = _identity(path)
             except (*Bad, KeyError, TypeError):
                 self._set_aside(path)
                 continue
@@ -122,16 +131,17 @@ class Store:
             if name not in chunk.written:
                 table = table_of(batches)
                 if table.num_rows:
-                    write_parquet(table, self._next_part(name))
+                    self._written(write_parquet(table, self._next_part(name)))
                     self._remember(name, table["id"].to_numpy())
                 chunk.written.add(name)
         if "events" not in chunk.written:
             if batches:
-                write_events(chunk.by_ring(), self._next_part("events"))
+                self._written(write_events(chunk.by_ring(), self._next_part("events")))
             chunk.written.add("events")
         if "usage" not in chunk.written:
             if chunk.usage:
-                write_parquet(pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA), self._next_part("usage"))
+                table = pa.Table.from_pylist(chunk.usage, USAGE_SCHEMA)
+                self._written(write_parquet(table, self._next_part("usage")))
             chunk.written.add("usage")
 
     def definitions(self, batches: Sequence[Batch]) -> dict[str, pa.Table]:
@@ -178,7 +188,11 @@ class Store:
 
     # --- below: one table each ---------------------------------------------------------------------------
 
+    def _written(self, path: Path) -> None:
+        self._whole[path] = _identity(path)
+
     def _set_aside(self, path: Path) -> None:
+        self._whole.pop(path, None)
         os.replace(path, path.with_suffix(".corrupt"))
         self.corrupt.append(str(path.relative_to(self._run)))
 
@@ -235,12 +249,22 @@ class Store:
         return pa.table([pa.array(ids[rows]), pa.array(kinds[rows]), lists.take(pa.array(rows))], schema=STACK_SCHEMA)
 
 
-def write_parquet(table: pa.Table, path: Path) -> None:
-    """Writes a small table whole, or not at all."""
+def _identity(path: Path) -> tuple[int, ...]:
+    """What changes when somebody replaces a file or writes into it; () when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def write_parquet(table: pa.Table, path: Path) -> Path:
+    """Writes a small table whole, or not at all. Returns its path."""
     temporary = path.with_suffix(".tmp")
     with discarded_on_error(temporary):
         pq.write_table(table, private(temporary), compression="zstd")
         os.replace(temporary, path)
+    return path
 
 
 def _first_seen(earlier: pa.Table, table: pa.Table) -> pa.Table:

@@ -101,6 +101,7 @@ class Life:
 
     def finish(self) -> None:
         assert self.shard.close(10)
+        self.shard.tidy()
         self.coordinator.write(finished=True)
 
 
@@ -477,6 +478,31 @@ def test_agents_that_never_came_or_never_left_are_told(tmp_path: Path) -> None:
     assert unknown.shard.all_agents_left
     unknown.finish()
     assert Run(tmp_path / "unknown").info["agents"]["expected"] is None
+
+
+@pytest.mark.parametrize("harm", ["none", "deleted", "damaged"])
+def test_parts_are_read_again_at_the_end_only_where_somebody_touched_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """A long run has thousands. What is gone is counted all the same."""
+    life = Life(tmp_path / "run", roll_rows=10)
+    life.tell(announcement())
+    for first in range(0, 100, 10):
+        life.tell(message(first, 10))
+        life.shard.roll()
+        life.shard._wait()
+    part = tmp_path / "run" / "events" / "part-000003.parquet"
+    whole = part.read_bytes()
+    if harm == "deleted":
+        part.unlink()
+    elif harm == "damaged":
+        part.write_bytes(whole[:-20])
+    reads: list[Any] = []
+    read = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda *a: (reads.append(a), read(*a))[1])
+    life.finish()
+    assert len(reads) == {"none": 0, "deleted": 9}.get(harm, 10)
+    assert Run(tmp_path / "run").info["losses"]["deleted_events"] == (0 if harm == "none" else 10)
 
 
 def test_samples_are_rolled_and_stand_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
