@@ -102,7 +102,7 @@ class Job:
         assert self.services[name].wait() == -signal.SIGKILL
         self.kills[name] = self.kills.get(name, 0) + 1
 
-    def write(self, ring: int, *, under: tuple[str, ...] = (), **options: int) -> subprocess.Popen[str]:
+    def write(self, ring: int, *, under: tuple[str, ...] = (), **options: int | str) -> subprocess.Popen[str]:
         """Starts a writer of a ring. Its file stays readable under ring_file() when the agent has removed it.
         under: a command that runs it."""
         command = [

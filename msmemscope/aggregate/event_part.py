@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,55 +27,11 @@ from msmemscope.tables.parts import LARGEST_GROUP, RINGS_KEY, row_groups
 from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.vocabulary import EVENT_COLUMNS
 from msmemscope.wire.messages import Batch
+from msmemscope.wire.stored import Stored
 
 DELTA_COLUMNS = ("ts", "used", "total")
 _CHUNK_ROWS = 1 << 14
 _DTYPE = {**EVENT_COLUMNS, "pid": "<i4", "ring": "<u8"}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What stands in the tables of one ring."""
-
-    ranges: tuple[tuple[int, int], ...] = ()  # sorted, merged
-    rows: int = 0
-    first_ts: int = 0
-    last_ts: int = 0
-    holes: int = 0
-    invalid: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.ranges[-1][1] if self.ranges else 0
-
-    def covers(self, offset: int) -> bool:
-        return any(start <= offset < end for start, end in self.ranges)
-
-    def joined(self, other: Stored) -> Stored:
-        both = [one for one in (self, other) if one.rows]
-        return Stored(
-            _merge([*self.ranges, *other.ranges]),
-            self.rows + other.rows,
-            min((one.first_ts for one in both), default=0),
-            max((one.last_ts for one in both), default=0),
-            self.holes + other.holes,
-            self.invalid + other.invalid,
-        )
-
-    @classmethod
-    def of(cls, batch: Batch) -> Stored:
-        times = np.frombuffer(batch.cols["ts"], "<u8")
-        first, last = (int(times.min()), int(times.max())) if batch.n else (0, 0)
-        return cls(((batch.offset, batch.end),), batch.n, first, last, batch.holes, batch.invalid)
-
-    @classmethod
-    def from_metadata(cls, entry: Mapping[str, Any]) -> Stored:
-        counts = (int(entry[name]) for name in ("rows", "first_ts", "last_ts", "holes", "invalid"))
-        return cls(_merge([(int(start), int(end)) for start, end in entry["ranges"]]), *counts)
-
-    def to_metadata(self) -> dict[str, object]:
-        """As parts.RINGS_KEY describes it, without the place of the rows."""
-        return asdict(self)
 
 
 def write_events(events: Sequence[tuple[int, Batch]], path: Path) -> Path:
@@ -166,13 +120,3 @@ def _contents(batches: Iterable[Batch]) -> tuple[dict[str, dict[str, object]], l
         row += stored.rows
         rows.append(stored.rows)
     return held, rows
-
-
-def _merge(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)

@@ -25,6 +25,7 @@ from msmemscope.analysis.lives import ENOUGH_LIVES
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.tables.parts import Part, open_parts
 from msmemscope.tables.process import Whose
+from msmemscope.tables.run import Run
 from msmemscope.tables.run_files import Anchor
 from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.telling import tell
@@ -132,6 +133,10 @@ class Folding:
     def folded(self) -> Folded:
         """The folds as they are; each of their tables says what it holds."""
         return Folded(dict(self._folds))
+
+    def blocks(self, run: Run) -> list[Path] | None:
+        """Puts blocks/ in place, when all that was stored is folded. None where only the parts can say it."""
+        return self.lives.finish(run, self._folds)
 
     def _start(self) -> None:
         if self._thread is None:

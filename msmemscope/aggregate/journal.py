@@ -27,20 +27,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from msmemscope.wire.messages import MAX_MESSAGE_BYTES
+from msmemscope.wire.reports import Damage
 
 DAMAGED = "damaged"  # directory
 _MAGIC = b"msJ2"
 _HEADER = struct.Struct("<4sIIII")
 _UNCHECKED = _HEADER.size - 4  # the last field is the checksum of those before
 _SEARCH_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Damage:
-    """What of a segment is no frame, or no message: both counts at least that many."""
-
-    frames: int
-    bytes: int
 
 
 @dataclass(frozen=True)

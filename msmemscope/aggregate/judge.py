@@ -1,6 +1,6 @@
 """The verdict so far, again and again while the job runs: findings, summary and the files of cluster/.
 
-In: the folds, the shard's facts, and what is defined so far. Out: files, each replaced whole, so that a reader sees an
+In: the evidence of the job's shards, and run.json. Out: files, each replaced whole, so that a reader sees an
 old verdict or a new one and never half of it. It has a thread of its own and takes at most a twentieth of a processor.
 """
 
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from msmemscope.aggregate.coordinator import Coordinator
-from msmemscope.aggregate.folding import Folding
+from msmemscope.aggregate.evidence import Evidence
 from msmemscope.aggregate.leaking import LeakingFiles
-from msmemscope.aggregate.shard import Shard
 from msmemscope.errors import MemscopeError
 from msmemscope.tables.run import Run
 from msmemscope.telling import tell
@@ -36,16 +35,14 @@ class Judge:
     def __init__(
         self,
         run: Path,
-        shard: Shard,
         coordinator: Coordinator,
-        folding: Folding,
+        evidence: Evidence,
         config: Mapping[str, Any] | None,
         leaking: LeakingFiles | None = None,
     ) -> None:
         self._run = run
-        self._shard = shard
         self._coordinator = coordinator
-        self._folding = folding
+        self._evidence = evidence
         self._config = config
         self._leaking = leaking  # None: nobody looks at them
         self._known: dict[str, pa.Table] = {}  # definitions that were read from parts
@@ -60,9 +57,9 @@ class Judge:
         """Begins with a verdict when it is time for one and something is new. Never waits."""
         if self._future is not None and not self._future.done():
             return
-        if self._folding.is_broken or self._folding.is_behind or time.monotonic() < self._next:
+        if time.monotonic() < self._next or not self._evidence.is_whole:
             return
-        events = sum(ring.stored.rows for ring in list(self._shard.rings.values()))
+        events = sum(ring.stored.rows for ring in self._coordinator.ask().rings.values())
         if not events or events == self._judged:
             return
         self._judged = events
@@ -71,27 +68,27 @@ class Judge:
     def finish(self) -> None:
         """Everything is in tables: waits for the folds, and for the verdict that is being made."""
         self._pool.shutdown()
-        self._folding.finish()
+        self._evidence.finish()
 
     def final(self) -> Analysis | None:
         """The verdict on all that is stored; None where only the parts can say it: some were deleted or damaged."""
-        stored = {id: ring.stored.rows for id, ring in self._shard.rings.items() if ring.stored.rows}
-        folded = {id: fold.events for id, fold in self._folding.folded().folds.items() if fold.events}
-        self._is_final = stored == folded and not self._folding.is_broken
-        return self._verdict() if self._is_final else None
+        stored = {id: ring.stored.rows for id, ring in self._coordinator.ask().rings.items() if ring.stored.rows}
+        folded = {id: fold.events for id, fold in self._evidence.folded().folds.items() if fold.events}
+        self._is_final = stored == folded and self._evidence.is_whole
+        return self.verdict() if self._is_final else None
 
     def blocks(self, run: Run) -> list[Path] | None:
         """Puts blocks/ in place; comes after a final(). None where only the parts can say it."""
-        folding = self._folding
-        return folding.lives.finish(run, folding.folded().folds) if self._is_final else None
+        return self._evidence.blocks(run) if self._is_final else None
 
-    def _verdict(self) -> Analysis:
+    def verdict(self) -> Analysis:
+        """What the evidence says now."""
         from msmemscope.report.analysed import analyse  # imports the analyses: not before there is something to judge
 
-        folded = self._folding.folded()
-        run = Run(self._run, read_before=self._known, defined_since=self._shard.definitions_waiting)
-        use = self._shard.host_use.series()
-        return analyse(run, self._config, folded=folded, capacity=dict(self._shard.capacity), host_use=use)
+        evidence = self._evidence
+        folded = evidence.folded()
+        run = Run(self._run, read_before=self._known, defined_since=evidence.definitions)
+        return analyse(run, self._config, folded=folded, capacity=evidence.capacity(), host_use=evidence.host_use())
 
     def _judge_and_write(self) -> None:
         begun = time.monotonic()
@@ -100,7 +97,7 @@ class Judge:
             from msmemscope.report.verdict import write_verdict
 
             self._coordinator.write()
-            verdict = self._verdict()
+            verdict = self.verdict()
             if self._leaking is not None:
                 self._leaking.write(verdict)
             write_verdict(verdict)

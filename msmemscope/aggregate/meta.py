@@ -17,13 +17,13 @@ import numpy as np
 from msmemscope.tables.run import UNKNOWN_TEXT
 from msmemscope.vocabulary import Kind
 from msmemscope.wire.messages import Batch
+from msmemscope.wire.reports import MOST_HOLDERS
 
 VISIBLE_DEVICES = "visible_devices"
 HOLDER = "holder"
 LOST = "lost."
 _MOST_SOURCES = 64
 _LONGEST = 1024
-_MOST_HOLDERS = 256
 _REMEMBERED = 64  # texts of the batch before
 
 
@@ -53,7 +53,7 @@ class Meta:
         if key == VISIBLE_DEVICES:
             self.visible_devices = value
         elif key == HOLDER:
-            if len(self.holders) < _MOST_HOLDERS and value not in self.holders:
+            if len(self.holders) < MOST_HOLDERS and value not in self.holders:
                 self.holders.append(value)
         elif key.startswith(LOST):
             source = key.removeprefix(LOST)

@@ -28,14 +28,16 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from msmemscope._native import keep_freed_memory
-from msmemscope.aggregate.coordinator import Coordinator, losses
+from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.drain import drain
+from msmemscope.aggregate.evidence import OwnEvidence
 from msmemscope.aggregate.folding import Folding
-from msmemscope.aggregate.journal import DAMAGED, Damage
+from msmemscope.aggregate.journal import DAMAGED
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.leaking import LeakingFiles
 from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
-from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Agent, Losses, Shard, UsageFacts
+from msmemscope.aggregate.roll_call import losses
+from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard
 from msmemscope.collect.agent.standby import is_empty
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
@@ -43,6 +45,7 @@ from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
 from msmemscope.wire.messages import MAX_MESSAGE_BYTES
+from msmemscope.wire.reports import AgentReport, Damage, JobReport, Losses, UsageFacts
 
 if TYPE_CHECKING:
     from msmemscope.report.outputs import Outcome
@@ -82,7 +85,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
         return 0
     folding = Folding(run)
     shard, coordinator = _take_up(run, session, before, folding)
-    judge = Judge(run, shard, coordinator, folding, session.get("config"), LeakingFiles(session_dir))
+    judge = Judge(run, coordinator, OwnEvidence(shard, folding), session.get("config"), LeakingFiles(session_dir))
     place = _Place(run, lock, shard, coordinator)
     shard.repair = place.repair
     _try_write(coordinator)
@@ -91,7 +94,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
             _receive(session_dir, session["endpoint"], shard, coordinator, place, judge)
         if not coordinator.drained:
             coordinator.drained = drain(session_dir, session, shard)
-        if not shard.rings and not any(losses(shard).values()):
+        if not shard.rings and not any(losses(JobReport([shard.report()])).values()):
             coordinator.remove_run()  # no process recorded anything: leave nothing behind
             with suppress(OSError):  # another run has come
                 for made in session.get("missing") or []:
@@ -368,10 +371,15 @@ def _is_over_without_agent(session_dir: Path) -> bool:
     return deserted and not writers_live(session_dir)
 
 
-def agents_before(before: dict[str, Any]) -> dict[str, Agent]:
+def agents_before(before: dict[str, Any]) -> dict[str, AgentReport]:
     """The agents that an earlier aggregator heard of, from its run.json."""
     return {
-        str(id): Agent(str(one["host"]), bool(one["left"]), {str(what): int(n) for what, n in one["left_out"].items()})
+        str(id): AgentReport(
+            str(one["host"]),
+            bool(one["left"]),
+            {str(what): int(n) for what, n in one["left_out"].items()},
+            int(one.get("told_ns", 0)),
+        )
         for id, one in before.get("agents", {}).get("heard", {}).items()
     }
 
@@ -387,6 +395,7 @@ def losses_before(before: dict[str, Any]) -> Losses:
         },
         skipped_parts=list(lost.get("skipped_part_names", [])),
         unreadable_rows=int(lost.get("unreadable_rows", 0)),
+        unsized_devices=int(lost.get("unsized_devices", 0)),
     )
 
 
@@ -407,7 +416,7 @@ def _take_up(
     shard.losses = losses_before(before)
     shard.usage = UsageFacts(**before.get("usage", {}))
     shard.recover(before.get("processes", []))
-    coordinator = Coordinator(run, session, _version(), shard)
+    coordinator = Coordinator(run, session, _version(), lambda: JobReport([shard.report()]))
     shard.note = coordinator.write
     coordinator.drained = shard.all_agents_left or bool(before.get("drained"))
     return shard, coordinator

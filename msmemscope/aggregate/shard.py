@@ -16,20 +16,20 @@ comes. At the end the parts are read back, and what was stored and is not there 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from msmemscope.aggregate.event_part import Stored
+from msmemscope.aggregate.definitions import Tables, joined
 from msmemscope.aggregate.folding import Folding
-from msmemscope.aggregate.journal import Damage, Journal
+from msmemscope.aggregate.journal import Journal
 from msmemscope.aggregate.meta import Meta
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.folds.host_use import HostUse, host_series
@@ -38,7 +38,9 @@ from msmemscope.tables.process import Whose
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 from msmemscope.wire import messages
-from msmemscope.wire.messages import Batch, WireError
+from msmemscope.wire.messages import IDENTITY_FIELDS, Batch, WireError
+from msmemscope.wire.reports import MOST_MARKS, AgentReport, Losses, RingReport, ShardReport, UsageFacts
+from msmemscope.wire.stored import Mark, Stored
 
 DEFAULT_ROLL_ROWS = 1_000_000
 ROLL_USAGE_ROWS = 50_000
@@ -48,25 +50,6 @@ SOONEST_ROLL_S, LATEST_ROLL_S = 5.0, 60.0
 ROLL_BYTES = 256 << 20  # of the journal: definitions and announcements have no rows
 RETRY_S = 1.0
 MAX_CAPACITIES = 1 << 20
-IDENTITY_FIELDS = {
-    "rank": -1,
-    "local_rank": -1,
-    "world_size": -1,
-    "group_rank": -1,
-    "attempt": 0,
-    "pid": 0,
-    "ppid": 0,
-    "parent_ring_id": 0,
-    "host": "",
-    "program": "",
-    "role": "",
-    "created_ns": 0,
-    "wall_offset_ns": 0,
-    "closed": False,
-    "command": "",
-    "ended_ns": 0,
-    "ended_by": -1,
-}
 
 
 @dataclass
@@ -80,11 +63,27 @@ class Ring:
     lost: dict[str, int] = field(default_factory=dict)
     final: bool = False
     meta: Meta = field(default_factory=Meta)
+    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
 
     @property
     def rank(self) -> int | None:
         rank = int(self.identity["rank"])
         return None if rank < 0 else rank
+
+    def report(self) -> RingReport:
+        """Each fact as it is now; another thread may be changing them."""
+        return RingReport(
+            identity=self.identity,
+            stored=self.stored,
+            stored_to=self.expected,
+            end=self.end,
+            lost=self.lost,
+            final=self.final,
+            visible_devices=self.meta.visible_devices,
+            not_seen=dict(self.meta.not_seen),
+            holders=tuple(self.meta.holders),
+            marks=tuple(self.marks.copy()),  # at once: the other thread appends
+        )
 
 
 def whose(id: int, ring: Ring) -> Whose:
@@ -93,38 +92,10 @@ def whose(id: int, ring: Ring) -> Whose:
     return Whose(id, ring.rank, pid, attempt, created_ns)
 
 
-@dataclass
-class Losses:
-    """What did not arrive or could not be kept, beyond what the rings count themselves."""
-
-    refused_messages: int = 0
-    damaged_segments: dict[str, Damage] = field(default_factory=dict)  # of the journal, by name
-    deleted_events: int = 0  # stood in a table that is not there any more, or damaged
-    skipped_parts: list[str] = field(default_factory=list)
-    unreadable_rows: int = 0  # in parts that could be read but for some row groups
-
-
-@dataclass
-class Agent:
-    """A node's agent, whatever its connection or process."""
-
-    host: str
-    left: bool = False  # it said bye, and no hello since
-    left_out: dict[str, int] = field(default_factory=dict)  # what it says it had to leave out
-
-
-@dataclass(frozen=True)
-class UsageFacts:
-    """How memory use was sampled."""
-
-    interval_ms: int = 0  # 0: no sample came
-    cards: str = ""  # why the cards were not sampled (any more)
-
-
 class Shard:
     """`note` writes run.json: what a journal segment alone knows must stand there before it is deleted. It is called by
-    the thread that writes the tables. expected_agents: one per node of the job; None: not known. folding: gets each
-    batch that is stored; None: nobody asks for a verdict before the end."""
+    the thread that writes the tables. expected_agents: those that send to this shard; None: not known. folding: gets
+    each batch that is stored; None: nobody asks for a verdict before the end. name: among the shards of the job."""
 
     def __init__(
         self,
@@ -133,7 +104,10 @@ class Shard:
         roll_rows: int = DEFAULT_ROLL_ROWS,
         expected_agents: int | None = 1,
         folding: Folding | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
+        self._reports = 0
         self._session = session
         self._roll_rows = roll_rows
         self._store = Store(run)
@@ -145,9 +119,10 @@ class Shard:
         self._retry_at = 0.0
         self._begun_at = self._rolled_at = time.monotonic()
         self._said: set[str] = set()
+        self._defining = threading.Lock()
         self.epoch = secrets.randbits(63)
         self.rings: dict[int, Ring] = {}
-        self.agents: dict[str, Agent] = {}  # by its id
+        self.agents: dict[str, AgentReport] = {}  # by its id
         self.expected_agents = expected_agents
         self.losses = Losses()
         self.usage = UsageFacts()
@@ -194,6 +169,23 @@ class Shard:
             self.losses.deleted_events += max(missing, 0)
         self.losses.skipped_parts += self._store.corrupt
         self.losses.damaged_segments |= self._journal.damage
+
+    def report(self) -> ShardReport:
+        """What it knows now. Any thread may ask: newer than needed is as good."""
+        self._reports = max(self._reports + 1, time.time_ns())  # also greater than those of its predecessors
+        losses = self.losses
+        return ShardReport(
+            shard=self.name,
+            number=self._reports,
+            rings={id: ring.report() for id, ring in list(self.rings.items())},
+            agents={id: replace(agent, left_out=dict(agent.left_out)) for id, agent in list(self.agents.items())},
+            losses=replace(
+                losses,
+                damaged_segments=dict(losses.damaged_segments),
+                skipped_parts=list(losses.skipped_parts),
+            ),
+            usage=self.usage,
+        )
 
     def answer(self, data: bytes | memoryview) -> list[bytes]:
         """The answers to one message; none when it could not be stored now and must come again."""
@@ -321,6 +313,7 @@ class Shard:
 
     def _take(self, ring: Ring, batch: Batch) -> None:
         self._pending.add(ring.rank, int(ring.identity["created_ns"]), int(ring.identity["pid"]), batch)
+        ring.marks.append(Mark(batch.offset, ring.stored.rows, ring.stored.holes, ring.stored.invalid))
         ring.stored = ring.stored.joined(Stored.of(batch))
         ring.expected = batch.end
         ring.meta.take(batch)
@@ -363,20 +356,27 @@ class Shard:
         rows: list[dict[str, object]] = []
         for row in sample.rows:
             ring = self.rings.get(row.ring)
-            if row.total and len(self.capacity) < MAX_CAPACITIES:
-                place = row.ring, row.device
+            place = row.ring, row.device
+            if row.total and (place in self.capacity or len(self.capacity) < MAX_CAPACITIES):
                 self.capacity[place] = max(row.total, self.capacity.get(place, 0))
+            elif row.total:
+                self.losses.unsized_devices += 1
+                self._say(
+                    "capacity", f"more than {MAX_CAPACITIES} devices of processes: the sizes of others are unknown"
+                )
             if row.device == "cpu" and ring is not None:
                 self.host_use.take(row.ring, row.ts, row.rss, row.shared)
             rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 
-    def _agent(self, message: dict[str, Any]) -> Agent:
+    def _agent(self, message: dict[str, Any]) -> AgentReport:
         host = messages.text(message, "host")
         id = messages.text(message, "agent") if "agent" in message else host
         if id not in self.agents and len(self.agents) >= messages.MAX_AGENTS:
             raise WireError(f"more than {messages.MAX_AGENTS} agents")
-        return self.agents.setdefault(id, Agent(host))
+        agent = self.agents.setdefault(id, AgentReport(host))
+        agent.told_ns = time.time_ns()
+        return agent
 
     def _bye(self, message: dict[str, Any], left_out: dict[str | int, int]) -> None:
         agent = self._agent(message)
@@ -426,16 +426,24 @@ class Shard:
         self._store.write(chunk)
         self.note()
 
-    def definitions_waiting(self) -> dict[str, pa.Table]:
+    def definitions_waiting(self) -> Tables:
         """Strings, frames and stacks that stand in no part yet. Any thread may ask."""
-        return self._store.definitions(self._in_no_part())
+        with self._defining:
+            return joined(self._store.definitions(chunk) for chunk in self._chunks())
+
+    def definitions(self) -> Tables:
+        """All that it has, some of them twice, perhaps. Any thread may ask."""
+        waiting = self.definitions_waiting()  # first: what is in a part by then is there twice
+        return joined([waiting, *self._store.stored_definitions()])
 
     def _in_no_part(self) -> list[Batch]:
         """Batches that stand in no part yet; some may, by the time they are returned. Any thread may ask."""
+        return [batch for chunk in self._chunks() for _, batch in list(chunk.batches)]
+
+    def _chunks(self) -> tuple[Chunk, ...]:
         pending = self._pending  # first: from here a chunk goes to the other place, and from there into a part
         rolling = self._rolling
-        chunks = (pending,) if rolling is None or rolling is pending else (rolling, pending)
-        return [batch for chunk in chunks for _, batch in list(chunk.batches)]
+        return (pending,) if rolling is None or rolling is pending else (rolling, pending)
 
     def later(self, work: Callable[[], None]) -> Future[None]:
         """Does something in the thread that writes the tables, when that is free."""

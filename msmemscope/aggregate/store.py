@@ -8,7 +8,7 @@ ring it holds; from that a restarted aggregator knows what it need not replay.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msmemscope.aggregate.event_part import Stored, discarded_on_error, private, write_events
+from msmemscope.aggregate.definitions import SCHEMAS, Defining, Tables, beyond, defined_in, joined, table_of
+from msmemscope.aggregate.event_part import discarded_on_error, private, write_events
 from msmemscope.tables.parts import Bad, part_rings
-from msmemscope.tables.schema import FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
+from msmemscope.tables.schema import USAGE_SCHEMA, layout_key
 from msmemscope.wire.messages import Batch
+from msmemscope.wire.stored import Stored
 
 _MAX_REMEMBERED_IDS = 1 << 20
-_DEFINITIONS = {"strings": STRING_SCHEMA, "frames": FRAME_SCHEMA, "stacks": STACK_SCHEMA}
-FOLDERS = ("events", *_DEFINITIONS, "usage")
+FOLDERS = ("events", *SCHEMAS, "usage")
 _SAMPLE = ["ts", "ring", "device"]  # what makes a row of usage the same
 
 
@@ -41,6 +42,9 @@ class Chunk:
     written: set[str] = field(default_factory=set)
     rows: int = 0
     bytes: int = 0  # of the journal
+    defined: Tables = field(default_factory=lambda: defined_in(()))
+    """What the first `looked_at` of its batches define and no part did when they were looked at."""
+    looked_at: int = 0
 
     def add(self, rank: int | None, created_ns: int, pid: int, batch: Batch) -> None:
         self.batches.append((pid, batch))
@@ -62,7 +66,7 @@ class Store:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._numbers: dict[str, int] = {}
-        self._known_ids: dict[str, set[int]] = {name: set() for name in _DEFINITIONS}
+        self._known_ids: dict[str, set[int]] = {name: set() for name in SCHEMAS}
         self.corrupt: list[str] = []
         self._whole: dict[Path, tuple[int, ...]] = {}  # parts that were written or read, as the file system knew them
         self._make_folders()
@@ -100,7 +104,7 @@ class Store:
 
     def check_definitions(self) -> None:
         """Sets aside what cannot be read of the other tables; one damaged page is not seen before it is decoded."""
-        for name, schema in {**_DEFINITIONS, "usage": USAGE_SCHEMA}.items():
+        for name, schema in {**SCHEMAS, "usage": USAGE_SCHEMA}.items():
             for path in sorted(self._run.glob(f"{name}/part-*.parquet")):
                 try:
                     pq.read_table(path, schema=schema)
@@ -127,13 +131,7 @@ class Store:
         """Turns a chunk into parts. OSError or ArrowException: call again with the same chunk later."""
         batches = [batch for _, batch in chunk.batches]
         # Definitions first: an event in a table never refers to what is only in the journal.
-        for name, table_of in (("strings", self._strings), ("frames", self._frames), ("stacks", self._stacks)):
-            if name not in chunk.written:
-                table = table_of(batches)
-                if table.num_rows:
-                    self._written(write_parquet(table, self._next_part(name)))
-                    self._remember(name, table["id"].to_numpy())
-                chunk.written.add(name)
+        self.add_definitions(batches, chunk.written)
         if "events" not in chunk.written:
             if batches:
                 self._written(write_events(chunk.by_ring(), self._next_part("events")))
@@ -144,10 +142,32 @@ class Store:
                 self._written(write_parquet(table, self._next_part("usage")))
             chunk.written.add("usage")
 
-    def definitions(self, batches: Sequence[Batch]) -> dict[str, pa.Table]:
-        """What batches define that no part does."""
-        tables = {"strings": self._strings, "frames": self._frames, "stacks": self._stacks}
-        return {name: table_of(batches) for name, table_of in tables.items()}
+    def add_definitions(self, batches: Sequence[Defining], written: set[str] | None = None) -> None:
+        """Writes what they define and no part does. written: kinds that are done, for a second attempt."""
+        done = set() if written is None else written
+        for kind in SCHEMAS:
+            if kind not in done:
+                table = table_of(kind, batches, self._known_ids[kind])
+                if table.num_rows:
+                    self._written(write_parquet(table, self._next_part(kind)))
+                    self._remember(kind, table["id"].to_numpy())
+                done.add(kind)
+
+    def definitions(self, chunk: Chunk) -> Tables:
+        """What a chunk's batches define that no part does. Each batch is looked at once. One thread asks at a time."""
+        fresh = [batch for _, batch in chunk.batches[chunk.looked_at :]]
+        if fresh:
+            chunk.defined = joined([chunk.defined, beyond(chunk.defined, defined_in(fresh, self._known_ids))])
+            chunk.looked_at += len(fresh)
+        return chunk.defined
+
+    def stored_definitions(self) -> Iterator[Tables]:
+        """What stands in parts, as far as it can be read, part by part."""
+        for kind, schema in SCHEMAS.items():
+            for path in sorted(self._run.glob(f"{kind}/part-*.parquet")):
+                with suppress(*Bad):
+                    others = {name: one.empty_table() for name, one in SCHEMAS.items()}
+                    yield others | {kind: pq.read_table(path, schema=schema)}
 
     def usage(self) -> pa.Table:
         """The samples that are stored, as far as they can be read."""
@@ -205,48 +225,12 @@ class Store:
         self._numbers[name] += 1
         return folder / f"part-{self._numbers[name]:06d}.parquet"
 
-    def _new_ids(self, name: str, ids: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """Rows of the first occurrence of every id that was not written before."""
-        unique, first = np.unique(ids, return_index=True)
-        known = self._known_ids[name]
-        return np.sort(first[[id not in known for id in unique.tolist()]]) if known else np.sort(first)
-
     def _remember(self, name: str, ids: npt.NDArray[Any]) -> None:
         """Only once they are written: what a full disk kept out is tried again."""
         known = self._known_ids[name]
         if len(known) > _MAX_REMEMBERED_IDS:
             known.clear()  # duplicates are allowed, so forgetting costs disk, not truth
         known.update(ids.tolist())
-
-    def _strings(self, batches: Sequence[Batch]) -> pa.Table:
-        ids = _joined((batch.strings["id"] for batch in batches), "<u8")
-        lengths = _joined((batch.strings["bytes"] for batch in batches), "<u4")
-        text = b"".join(batch.strings["text"] for batch in batches)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        rows = self._new_ids("strings", ids)
-        # A text is what the process gave us: not always UTF-8, and cut at 4096 bytes in the middle of a letter.
-        texts = [text[int(ends[row] - lengths[row]) : int(ends[row])].decode("utf-8", "replace") for row in rows]
-        return pa.table([pa.array(ids[rows]), pa.array(texts, pa.string())], schema=STRING_SCHEMA)
-
-    def _frames(self, batches: Sequence[Batch]) -> pa.Table:
-        columns = {
-            name: _joined((batch.frames[name] for batch in batches), dtype)
-            for name, dtype in (("id", "<u8"), ("file", "<u8"), ("function", "<u8"), ("line", "<u4"), ("kind", "<u4"))
-        }
-        rows = self._new_ids("frames", columns["id"])
-        columns["kind"] = columns["kind"].astype(np.uint8)
-        return pa.table({name: column[rows] for name, column in columns.items()}, schema=FRAME_SCHEMA)
-
-    def _stacks(self, batches: Sequence[Batch]) -> pa.Table:
-        ids = _joined((batch.stacks["id"] for batch in batches), "<u8")
-        counts = _joined((batch.stacks["count"] for batch in batches), "<u4")
-        kinds = _joined((batch.stacks["kind"] for batch in batches), "<u4").astype(np.uint8)
-        frames = _joined((batch.stacks["frames"] for batch in batches), "<u8")
-        offsets = np.zeros(len(ids) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(frames, pa.uint64()))
-        rows = self._new_ids("stacks", ids)
-        return pa.table([pa.array(ids[rows]), pa.array(kinds[rows]), lists.take(pa.array(rows))], schema=STACK_SCHEMA)
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -274,7 +258,3 @@ def _first_seen(earlier: pa.Table, table: pa.Table) -> pa.Table:
     keys = np.rec.fromarrays([both["ts"].to_numpy(), both["ring"].to_numpy(), devices])
     first = np.sort(np.unique(keys, return_index=True)[1]) - earlier.num_rows
     return table.take(pa.array(first[first >= 0]))
-
-
-def _joined(blobs: Iterable[bytes], dtype: str) -> npt.NDArray[Any]:
-    return np.frombuffer(b"".join(blobs), dtype)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -133,11 +133,20 @@ def track(run: Run, *, progress: Callable[[int], None] | None = None) -> Tracked
     return fold(run, progress=progress).tracked(run.processes)
 
 
+class Fold(Protocol):
+    """What is known of a ring: its fold (ring_fold.py), or what somebody told of it."""
+
+    @property
+    def events(self) -> int: ...
+    def tables(self) -> RingTables: ...
+    def held(self) -> HeldBlocks: ...
+
+
 @dataclass
 class Folded:
     """The folds of all rings of a run, which were fed what is stored."""
 
-    folds: dict[int, RingFold]
+    folds: Mapping[int, Fold]
     orphans: int = 0  # events of rings that the run does not know
 
     def tracked(self, processes: Sequence[Process]) -> Tracked:
@@ -155,21 +164,21 @@ def fold(run: Run, *, progress: Callable[[int], None] | None = None) -> Folded:
     progress: called after every batch with the number of events done so far. Memory does not depend on the number of
     events; ring_fold.py says on what.
     """
-    folded = Folded({one.ring: RingFold(one.ring, has_parent=one.parent_ring != 0) for one in run.processes})
-    done = 0
+    folds = {one.ring: RingFold(one.ring, has_parent=one.parent_ring != 0) for one in run.processes}
+    done = orphans = 0
     for batch in run.events(columns=[*COLUMNS, "ring"]):
         columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             part = {name: column[rows] for name, column in columns.items()}
             n = len(part["kind"])
-            if ring in folded.folds:
-                folded.folds[ring].take(n, part)
+            if ring in folds:
+                folds[ring].take(n, part)
             else:
-                folded.orphans += n
+                orphans += n
             done += n
         if progress is not None:
             progress(done)
-    return folded
+    return Folded(folds, orphans)
 
 
 def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphans: int = 0) -> Tracked:

@@ -1,8 +1,8 @@
-"""Tables of rings as bytes: what a shard tells whoever merges.
+"""Tables and blocks of rings as bytes: what a shard tells whoever merges.
 
-One msgpack map per ring; a table is a map of its columns, each the raw little-endian bytes of its values. What comes in
-is checked against the tables that a fold makes, so that a peer that means ill cannot hand in a column of another type,
-length or name. Nothing is ever unpickled.
+One msgpack map per ring for its tables (pack), and one for its blocks (pack_held); a table is a map of its columns,
+each the raw little-endian bytes of its values. What comes in is checked against the tables that a fold makes, so that a
+peer that means ill cannot hand in a column of another type, length or name. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from msmemscope.folds.incidents import Failure, Incident
 from msmemscope.folds.ring_fold import RingFold
-from msmemscope.folds.ring_tables import RingTables, Table
-from msmemscope.folds.segments import PoolSpace
+from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
+from msmemscope.folds.segments import Mappings, PoolSpace
 
 LARGEST = 1 << 30  # bytes of one message
 _TABLES = ("sites", "steps", "anomalies", "sums", "ages", "begins")
@@ -56,10 +56,8 @@ def pack(tables: RingTables) -> bytes:
 
 def unpack(data: bytes) -> RingTables:
     """The same again. ValueError for what no shard sends."""
-    if len(data) > LARGEST:
-        raise ValueError(f"a message of {len(data)} bytes; at most {LARGEST} are taken")
     try:
-        message = msgpack.unpackb(data, strict_map_key=False, max_bin_len=LARGEST, max_ext_len=0)
+        message = _map(data)
         facts: dict[str, Any] = {name: _number(message[name]) for name in _FACTS}
         facts |= {name: _table(name, message[name], _empty()[name]) for name in _TABLES}
         return RingTables(**facts, incidents=tuple(map(_incident, _listed(message["incidents"]))))
@@ -67,16 +65,54 @@ def unpack(data: bytes) -> RingTables:
         raise ValueError(f"no tables of a ring: {error!r:.200}") from error
 
 
+def pack_held(held: HeldBlocks) -> bytes:
+    """One ring's blocks as a message."""
+    mappings = [[*at, *range_] for at, range_ in held.mappings.ranges.items()]
+    data: bytes = msgpack.packb(
+        {"ring": held.ring, "step": held.step, "blocks": _columns(held.blocks), "mappings": mappings,
+         "devices": sorted(held.mappings.devices)}
+    )  # fmt: skip
+    return data
+
+
+def unpack_held(data: bytes) -> HeldBlocks:
+    """The same again. ValueError for what no shard sends."""
+    try:
+        message = _map(data)
+        mappings = [[_number(value) for value in _listed(one)] for one in _listed(message["mappings"])]
+        ranges = {(device, start): (size, handle, kind) for device, start, size, handle, kind in mappings}
+        return HeldBlocks(
+            _number(message["ring"]),
+            _table("blocks", message["blocks"], _empty()["held"]),
+            _number(message["step"]),
+            Mappings(ranges, {_number(device) for device in _listed(message["devices"])}),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"no blocks of a ring: {error!r:.200}") from error
+
+
 @cache
 def _empty() -> dict[str, Table]:
     """Of every table a fold without events makes it: names and types of the columns."""
     fold = RingFold(0)
     tables = fold.tables()
-    return {name: getattr(tables, name) for name in _TABLES} | {"alive": _alive(fold)}
+    return {name: getattr(tables, name) for name in _TABLES} | {
+        "alive": _alive(fold),
+        "held": fold.held().blocks,
+    }
 
 
 def _alive(fold: RingFold) -> Table:
     return fold.held().blocks | {"segment_allocation_id": np.zeros(0, np.uint64)}
+
+
+def _map(data: bytes) -> dict[str, Any]:
+    if len(data) > LARGEST:
+        raise ValueError(f"a message of {len(data)} bytes; at most {LARGEST} are taken")
+    message = msgpack.unpackb(data, strict_map_key=False, max_bin_len=LARGEST, max_ext_len=0)
+    if not isinstance(message, dict):
+        raise TypeError(f"no map but {type(message).__name__}")
+    return message
 
 
 def _columns(table: Table) -> dict[str, Any]:

@@ -65,6 +65,27 @@ FRAME_BYTES = {"id": 8, "file": 8, "function": 8, "line": 4, "kind": 4}
 STACK_BYTES = {"id": 8, "count": 4, "kind": 4}
 
 
+# What a `ring` message says of its process, and what holds where it does not.
+IDENTITY_FIELDS = {
+    "rank": -1,
+    "local_rank": -1,
+    "world_size": -1,
+    "group_rank": -1,
+    "attempt": 0,
+    "pid": 0,
+    "ppid": 0,
+    "parent_ring_id": 0,
+    "host": "",
+    "program": "",
+    "role": "",
+    "created_ns": 0,
+    "wall_offset_ns": 0,
+    "closed": False,
+    "command": "",
+    "ended_ns": 0,
+    "ended_by": -1,
+}
+
 # Ranges of the numbers in a ring's identity; the others are times or small numbers. Outside of it a number is taken as
 # unknown: a process whose header says nonsense of its rank has its events all the same.
 _IDENTITY = {
@@ -81,7 +102,7 @@ _IDENTITY = {
     "wall_offset_ns": (-(1 << 62), (1 << 62) - 1),
 }
 _OTHER_IDENTITY = (-1, (1 << 62) - 1)
-_DEVICE = re.compile(r"[a-z_]{1,16}(:[0-9]{1,5})?")
+DEVICE = re.compile(r"[a-z_]{1,16}(:[0-9]{1,5})?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -117,6 +138,15 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Definitions:
+    """What a batch defines, alone."""
+
+    strings: dict[str, bytes]
+    frames: dict[str, bytes]
+    stacks: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """What one process held on one device at `ts` (CLOCK_MONOTONIC ns). Bytes; None: not known. On the wire a list in
     this order."""
@@ -145,16 +175,18 @@ def pack(kind: str, session: str, **fields: Any) -> bytes:
     return message
 
 
-def unpack(data: bytes | memoryview, session: str, known: frozenset[str]) -> dict[str, Any]:
-    """The map of one message whose envelope is in order, or WireError."""
+def unpack(
+    data: bytes | memoryview, session: str, known: frozenset[str], largest: int = MAX_MESSAGE_BYTES
+) -> dict[str, Any]:
+    """The map of one message of a known type whose envelope is in order, or WireError. largest: bytes."""
     size = len(data)
-    if size > MAX_MESSAGE_BYTES:
-        raise WireError(f"message of {size} bytes; at most {MAX_MESSAGE_BYTES} are taken")
+    if size > largest:
+        raise WireError(f"message of {size} bytes; at most {largest} are taken")
     try:
         message = msgpack.unpackb(
             data,
             strict_map_key=False,
-            max_bin_len=MAX_MESSAGE_BYTES,
+            max_bin_len=largest,
             max_str_len=1 << 16,
             max_array_len=MAX_ENTRIES,
             max_map_len=MAX_ENTRIES,
@@ -201,9 +233,7 @@ def batch(message: Mapping[str, Any]) -> Batch:
         if offset + length > MAX_OFFSET:
             raise WireError(f"batch: it ends behind {MAX_OFFSET}")
         where["length"] = length
-        strings = _blobs(message, "strings", STRING_BYTES, None, {"text": ("bytes", 1)})
-        frames = _blobs(message, "frames", FRAME_BYTES, None, {})
-        stacks = _blobs(message, "stacks", STACK_BYTES, None, {"frames": ("count", 8)})
+        defined = definitions(message)
         return Batch(
             ring=ring,
             offset=offset,
@@ -212,14 +242,23 @@ def batch(message: Mapping[str, Any]) -> Batch:
             round=number(message, "round"),
             clock=number(message, "clock"),
             cols=_blobs(message, "cols", EVENT_BYTES, n, {}),
-            strings=strings,
-            frames=frames,
-            stacks=stacks,
+            strings=defined.strings,
+            frames=defined.frames,
+            stacks=defined.stacks,
             holes=number(message, "holes", 1 << 32),
             invalid=number(message, "invalid", 1 << 32),
         )
     except WireError as error:
         raise WireError(str(error), where) from error
+
+
+def definitions(message: Mapping[str, Any]) -> Definitions:
+    """The checked columns of what a message defines, or WireError."""
+    return Definitions(
+        strings=_blobs(message, "strings", STRING_BYTES, None, {"text": ("bytes", 1)}),
+        frames=_blobs(message, "frames", FRAME_BYTES, None, {}),
+        stacks=_blobs(message, "stacks", STACK_BYTES, None, {"frames": ("count", 8)}),
+    )
 
 
 def identity(message: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +315,7 @@ def _usage_row(row: Any) -> UsageRow:
     ring, pid, ts, device, *figures = row
     if (
         not isinstance(device, str)
-        or _DEVICE.fullmatch(device) is None
+        or DEVICE.fullmatch(device) is None
         or any(type(value) is not int for value in (ring, pid, ts))
     ):
         raise WireError("usage: a row names ring, pid, time and device wrongly")

@@ -11,6 +11,8 @@
 //   churn=0         1: realistic sizes, addresses and counters (for benchmarks) instead of i
 //   hole_every=0    every k-th event is reserved and never committed
 //   step_every=0    a step begins every k events
+//   leak=0          bytes of a block that is kept in each step
+//   host=testhost   of the identity
 //   crash_at=-1     SIGKILL of itself before that event
 //   close=1         says goodbye at the end
 //   link=           a second name for the file, kept when the agent removes the first
@@ -37,10 +39,10 @@ using namespace memscope;
 
 namespace {
 
-std::map<std::string, long long> options = {{"rank", 0},        {"world", 1},     {"parent", 0},  {"attempt", 0},
-                                            {"events", 100000}, {"rate", 0},      {"threads", 1}, {"bytes", 1048576},
-                                            {"wait_ms", 20},    {"strings", 3},   {"churn", 0},   {"hole_every", 0},
-                                            {"step_every", 0},  {"crash_at", -1}, {"close", 1},   {"linger_ms", 0}};
+std::map<std::string, long long> options = {
+    {"rank", 0},       {"world", 1},       {"parent", 0},   {"attempt", 0},   {"events", 100000}, {"rate", 0},
+    {"threads", 1},    {"bytes", 1048576}, {"wait_ms", 20}, {"strings", 3},   {"churn", 0},       {"hole_every", 0},
+    {"step_every", 0}, {"crash_at", -1},   {"close", 1},    {"linger_ms", 0}, {"leak", 0}};
 
 u64 start_of_this_process() {
     std::ifstream file("/proc/self/stat");
@@ -155,6 +157,11 @@ void write_events(Ring& ring, long long thread) {
             kind = churn.act(event);
         else
             event.attr = static_cast<u64>(i), event.stack_py = options["strings"] != 0 ? 77 : 0;
+        if (options["leak"] != 0 && i % options["step_every"] == 1) {
+            kind = Kind::MALLOC;
+            event.ptr = 0x900000000000 + static_cast<u64>(i) * 65536;
+            event.size = options["leak"];
+        }
         event.tid = static_cast<u32>(getpid() + thread);
         event.step = ring.header->step.load();
         event.device_type = static_cast<u8>(DeviceType::CPU);
@@ -167,12 +174,16 @@ void write_events(Ring& ring, long long thread) {
 
 int main(int count, char** words) {
     if (count < 3) return 2;
-    std::string second_name;
+    std::string second_name, host = "testhost";
     for (int i = 3; i < count; ++i) {
         const char* equals = std::strchr(words[i], '=');
         if (equals == nullptr) return 2;
         if (std::strncmp(words[i], "link=", 5) == 0) {
             second_name = equals + 1;
+            continue;
+        }
+        if (std::strncmp(words[i], "host=", 5) == 0) {
+            host = equals + 1;
             continue;
         }
         options[std::string(words[i], static_cast<std::size_t>(equals - words[i]))] = std::atoll(equals + 1);
@@ -200,7 +211,7 @@ int main(int count, char** words) {
     header.group_rank = 0;
     header.attempt = static_cast<u32>(options["attempt"]);
     std::strcpy(header.role, "trainer");
-    std::strcpy(header.host, "testhost");
+    std::strncpy(header.host, host.c_str(), sizeof header.host - 1);
     std::strcpy(header.program, words[0]);
     if (!second_name.empty() && link((std::string(words[1]) + "~").c_str(), second_name.c_str()) != 0) return 1;
     if (Ring::publish(words[1]) != 0) return 1;

@@ -15,6 +15,7 @@ from test_store import HEADER, S, announcement, message
 
 from msmemscope.aggregate import folding as module
 from msmemscope.aggregate.coordinator import Coordinator
+from msmemscope.aggregate.evidence import OwnEvidence
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.shard import Shard
@@ -22,6 +23,7 @@ from msmemscope.analysis.blocks import fold
 from msmemscope.folds.ring_fold import RingFold
 from msmemscope.tables.run import Run
 from msmemscope.wire import messages
+from msmemscope.wire.reports import JobReport
 
 WAIT_S = 20.0
 
@@ -36,9 +38,9 @@ class Life:
         self.folding = Folding(run, most_waiting=most_waiting)
         self.shard = Shard(run, S, roll_rows, folding=self.folding)
         self.shard.recover(before.get("processes", []))
-        self.coordinator = Coordinator(run, {"session": S}, "0", self.shard)
+        self.coordinator = Coordinator(run, {"session": S}, "0", lambda: JobReport([self.shard.report()]))
         self.shard.note = self.coordinator.write
-        self.judge = Judge(run, self.shard, self.coordinator, self.folding, None)
+        self.judge = Judge(run, self.coordinator, OwnEvidence(self.shard, self.folding), None)
 
     def tell(self, data: bytes) -> dict[str, Any]:
         (answer,) = self.shard.answer(data)

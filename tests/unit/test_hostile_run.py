@@ -30,6 +30,7 @@ from msmemscope.errors import RunError
 from msmemscope.report.outputs import write_outputs
 from msmemscope.tables.run_files import Anchor, inspect
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
+from msmemscope.wire.reports import JobReport
 
 PRECIOUS = b"a file of somebody else\n" * 1000
 COMMANDS = (["summary"], ["analyze"])
@@ -50,7 +51,9 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("torn") / "run_1"
     path.mkdir()
     shard = Shard(path, S, roll_rows=50)
-    coordinator = Coordinator(path, {"session": S, "config": {}, "host": "here"}, "0", shard)
+    coordinator = Coordinator(
+        path, {"session": S, "config": {}, "host": "here"}, "0", lambda: JobReport([shard.report()])
+    )
     shard.note = coordinator.write
     for data in (announcement(), message(0, 60)):
         shard.answer(data)

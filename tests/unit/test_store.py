@@ -16,10 +16,9 @@ import pytest
 
 from msmemscope.aggregate import shard as shard_module
 from msmemscope.aggregate.coordinator import Coordinator
-from msmemscope.aggregate.event_part import Stored
 from msmemscope.aggregate.journal import segments
 from msmemscope.aggregate.server import agents_before, losses_before
-from msmemscope.aggregate.shard import IDENTITY_FIELDS, Ring, Shard
+from msmemscope.aggregate.shard import Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.analysis.blocks import track
 from msmemscope.cli.main import main
@@ -31,6 +30,9 @@ from msmemscope.tables.run import Run
 from msmemscope.tables.schema import EVENT_SCHEMA
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 from msmemscope.wire import messages
+from msmemscope.wire.messages import IDENTITY_FIELDS
+from msmemscope.wire.reports import JobReport
+from msmemscope.wire.stored import Stored
 
 S = "0123456789abcdef"
 EVENT = 96
@@ -92,7 +94,9 @@ class Life:
         self.shard = Shard(run, S, roll_rows, agents)
         self.shard.losses, self.shard.agents = losses_before(before), agents_before(before)
         self.shard.recover(before.get("processes", []))
-        self.coordinator = Coordinator(run, {"session": S}, "0", self.shard)
+        self.coordinator = Coordinator(
+            run, {"session": S, "agents": agents}, "0", lambda: JobReport([self.shard.report()])
+        )
         self.shard.note = self.coordinator.write
 
     def tell(self, data: bytes) -> dict[str, Any]:
@@ -455,6 +459,8 @@ def test_run_json_is_written_while_rings_are_announced(tmp_path: Path) -> None:
             return super().__getitem__(name)
 
     life.shard.rings[1].identity = Meanwhile(life.shard.rings[1].identity)
+    life.coordinator.write()  # of those that were there when it began
+    assert [call["reported"] for call in Run(tmp_path / "run").info["roll_call"]] == [True, False]
     life.coordinator.write()
     assert [call["reported"] for call in Run(tmp_path / "run").info["roll_call"]] == [True, True]
 
@@ -503,6 +509,24 @@ def test_parts_are_read_again_at_the_end_only_where_somebody_touched_one(
     life.finish()
     assert len(reads) == {"none": 0, "deleted": 9}.get(harm, 10)
     assert Run(tmp_path / "run").info["losses"]["deleted_events"] == (0 if harm == "none" else 10)
+
+
+def test_a_device_too_many_is_counted_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shard_module, "MAX_CAPACITIES", 2)
+    life = Life(tmp_path / "run")
+    for ring in (1, 2, 3):
+        life.tell(announcement(ring))
+    for ts in range(3):
+        life.shard.answer(usage_of(1, 2, 3, ts=ts))
+    assert set(life.shard.capacity) == {(1, "cpu"), (2, "cpu")}
+    life.finish()
+    run = Run(tmp_path / "run")
+    assert run.info["losses"]["unsized_devices"] == 3
+    assert _losses(run)["unsized_devices"] == 3
+    assert capfd.readouterr().err.count("sizes of others are unknown") == 1
+    assert losses_before(run.info).unsized_devices == 3
 
 
 def test_samples_are_rolled_and_stand_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
