@@ -12,12 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.evidence import Evidence
 from msmemscope.aggregate.leaking import LeakingFiles
 from msmemscope.errors import MemscopeError
+from msmemscope.tables.definitions import KnownParts
 from msmemscope.tables.run import Run
 from msmemscope.telling import tell
 
@@ -45,7 +44,7 @@ class Judge:
         self._evidence = evidence
         self._config = config
         self._leaking = leaking  # None: nobody looks at them
-        self._known: dict[str, pa.Table] = {}  # definitions that were read from parts
+        self._known = KnownParts()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._future: Future[None] | None = None
         self._next = 0.0
@@ -87,7 +86,7 @@ class Judge:
 
         evidence = self._evidence
         folded = evidence.folded()
-        run = Run(self._run, read_before=self._known, defined_since=evidence.definitions)
+        run = Run(self._run, known_parts=self._known, defined_since=evidence.definitions)
         return analyse(run, self._config, folded=folded, capacity=evidence.capacity(), host_use=evidence.host_use())
 
     def _judge_and_write(self) -> None:

@@ -27,6 +27,7 @@ RINGS_KEY = b"memscope.rings"
 
 BATCH_ROWS = 1 << 17  # of a batch, at most
 LARGEST_GROUP = 1 << 18  # rows of a row group
+LARGEST_GROUP_BYTES = 256 << 20  # of one, decompressed; a row has 110
 SHARED_GROUP = 1 << 14  # rows, after which the next ring begins another row group
 
 Bad = (OSError, pa.ArrowException, ValueError)  # what pyarrow raises over a damaged file
@@ -81,6 +82,7 @@ class Part:
                 if not wanted:
                     continue
                 try:
+                    check_size(self.footer, [number], LARGEST_GROUP, LARGEST_GROUP_BYTES)
                     table = file.read_row_group(number, columns=list(columns))
                 except Bad as error:
                     damaged(self.name, error, number, self.footer.row_group(number).num_rows)
@@ -114,6 +116,18 @@ def open_parts(
         except (*Bad, AttributeError, KeyError, TypeError) as error:
             damaged(name, error, -1, 0)
     return _in_order(parts)
+
+
+def check_size(footer: pq.FileMetaData, groups: Iterable[int], most_rows: int, most_bytes: int) -> None:
+    """ValueError for row groups that are larger together than anything that an aggregator writes: a file that somebody
+    else made must not take all memory."""
+    sizes = [(footer.row_group(group).num_rows, footer.row_group(group).total_byte_size) for group in groups]
+    rows, size = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+    if rows > most_rows or size > most_bytes:
+        raise ValueError(
+            f"{rows:,} rows of {size:,} bytes to read at once; at most {most_rows:,} of {most_bytes:,} are read: "
+            "the aggregator wrote no such file"
+        )
 
 
 def part_rings(metadata: dict[bytes, bytes] | None) -> dict[int, dict[str, Any]]:

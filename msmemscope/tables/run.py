@@ -13,20 +13,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
-from msmemscope.tables.parts import Bad, Part, open_parts
+from msmemscope.tables.definitions import Definitions, KnownParts
+from msmemscope.tables.parts import Bad, Part, check_size, open_parts
 from msmemscope.tables.process import Process
 from msmemscope.tables.run_files import SCHEMA_VERSION, Anchor
 from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 from msmemscope.text import plain, plain_json
 
 UNKNOWN_TEXT = "unknown"
+# A part of definitions or samples is read whole. One of ours comes of at most 256 MiB of messages.
+LARGEST_TABLE_ROWS, LARGEST_TABLE_BYTES = 1 << 24, 1 << 30
 
 # Of run.json, what readers rely on; `annotation` as annotations.py reads it.
 _INFO = {
@@ -66,20 +68,20 @@ def stack_text(frames: Sequence[Frame]) -> str:
 class Run:
     """A run directory. Raises RunError when it is not one, or one of a schema that this version does not know.
 
-    read_before, defined_since: for whoever records the run and reads it again and again. The first keeps, by the name
-    of its file, each table of definitions that was read; the second gives those that stand in no file yet (keys:
-    strings, frames, stacks), and is asked once, when the first is wanted.
+    known_parts, defined_since: for whoever records the run and reads it again and again. The first keeps what was read
+    of the definitions; the second gives those that stand in no file yet (keys: strings, frames, stacks), and is asked
+    once, when the first is wanted.
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
-        read_before: dict[str, pa.Table] | None = None,
+        known_parts: KnownParts | None = None,
         defined_since: Callable[[], Mapping[str, pa.Table]] | None = None,
     ) -> None:
         self.path = Path(path)
-        self._read_before = {} if read_before is None else read_before
+        self._known_parts = KnownParts() if known_parts is None else known_parts
         self._ask_defined_since = defined_since
         self.skipped: list[str] = []
         self._unreadable: dict[tuple[str, int], int] = {}  # (file, row group) -> its rows
@@ -101,7 +103,7 @@ class Run:
             self.processes = [Process.from_json(entry) for entry in info.get("processes", ())]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path}: run.json describes a process wrongly: {error}") from error
-        self._defined: dict[str, _Definitions] = {}
+        self._defined: dict[str, Definitions] = {}
         self._frames: dict[int, Frame] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
 
@@ -184,11 +186,17 @@ class Run:
     def _table(self, name: str, schema: pa.Schema) -> pa.Table:
         """A small file; empty when it cannot be read."""
         try:
-            with self._files.open(name) as file:
-                return pq.read_table(file, schema=schema)
+            return self._read_whole(name, schema)
         except Bad as error:
             self._skip(name, error, rows=self._rows_of(name))
             return schema.empty_table()
+
+    def _read_whole(self, name: str, schema: pa.Schema) -> pa.Table:
+        with self._files.open(name) as file:
+            footer = pq.read_metadata(file)
+            check_size(footer, range(footer.num_row_groups), LARGEST_TABLE_ROWS, LARGEST_TABLE_BYTES)
+        with self._files.open(name) as file:
+            return pq.read_table(file, schema=schema)
 
     def _rows_of(self, name: str) -> int:
         """The number of rows of a file that cannot be read, 0 when not even its footer can."""
@@ -219,32 +227,19 @@ class Run:
     def _defined_since(self) -> Mapping[str, pa.Table]:
         return self._ask_defined_since() if self._ask_defined_since is not None else {}
 
-    def _definitions(self, name: str, schema: pa.Schema) -> _Definitions:
-        if name not in self._defined:
-            tables = [self._defined_since.get(name, schema.empty_table())]
-            for part in self._files.names(name, "part-*.parquet"):
-                if part in self._read_before:
-                    tables.append(self._read_before[part])
-                    continue
-                skipped = len(self.skipped)
-                tables.append(self._table(part, schema))
-                if len(self.skipped) == skipped:
-                    self._read_before[part] = tables[-1]
-            self._defined[name] = _Definitions(pa.concat_tables(tables))
-        return self._defined[name]
+    def _definitions(self, kind: str, schema: pa.Schema) -> Definitions:
+        if kind not in self._defined:
+            since = self._defined_since.get(
+                kind, schema.empty_table()
+            )  # first: what is in a part by then is there twice
 
+            def read(name: str) -> pa.Table | None:
+                try:
+                    return self._read_whole(name, schema)
+                except Bad as error:
+                    self._skip(name, error, rows=self._rows_of(name))
+                    return None
 
-class _Definitions:
-    """One table of definitions with its ids sorted; of several with one id the first holds."""
-
-    def __init__(self, table: pa.Table) -> None:
-        ids = table["id"].to_numpy()
-        self._ids, self._rows = np.unique(ids, return_index=True)
-        self._table = table
-
-    def get(self, id: int) -> dict[str, Any] | None:
-        at = int(np.searchsorted(self._ids, np.uint64(id)))
-        if at == len(self._ids) or int(self._ids[at]) != id:
-            return None
-        row = int(self._rows[at])
-        return {name: self._table[name][row].as_py() for name in self._table.column_names}
+            self._known_parts.add(kind, self._files.names(kind, "part-*.parquet"), read)
+            self._defined[kind] = Definitions(kind, since, self._known_parts, read)
+        return self._defined[kind]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,6 +24,7 @@ from msmemscope.cli.main import main
 from msmemscope.errors import RunError
 from msmemscope.report.summary import _losses
 from msmemscope.tables import parts
+from msmemscope.tables.definitions import KnownParts
 from msmemscope.tables.parts import row_groups
 from msmemscope.tables.run import Run
 from msmemscope.tables.schema import EVENT_SCHEMA
@@ -620,13 +620,13 @@ def test_a_name_is_not_given_again_to_another_part(tmp_path: Path) -> None:
     """A reader that keeps what it read of a growing run reads what was written after somebody deleted it."""
     life = Life(tmp_path / "run", roll_rows=10)
     life.tell(announcement())
-    known: dict[str, pa.Table] = {}
+    known = KnownParts()
     for first, id, text in ((0, 7, b"before"), (10, 8, b"after")):
         life.tell(message(first, 10, texts={id: text}))
         life.shard.roll()
         life.shard._wait()
         life.coordinator.write()
-        assert Run(tmp_path / "run", read_before=known).string(id) == text.decode()
+        assert Run(tmp_path / "run", known_parts=known).string(id) == text.decode()
         shutil.rmtree(tmp_path / "run")
         (tmp_path / "run").mkdir()
         life.shard.begin_again()
