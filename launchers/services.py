@@ -163,14 +163,15 @@ class Services:
         """Nothing more will come: the aggregator has ended, for good or because it cannot live."""
         return not self.aggregator.is_running
 
-    def finish(self, exit_status: int | None = None) -> None:
-        """Tells both that the program has ended."""
+    def finish(self, exit_status: int | None = None, *, interrupted: bool = False) -> None:
+        """Tells both that the program has ended. interrupted: by Ctrl-C."""
         self._upkeep.look()
         self._out_of_sight.take()
         path = Path(self._session.path(FINISH))
         unfinished = path.with_name(FINISH + "~")
+        facts = {"exit_status": exit_status, "ended_wall_ns": time.time_ns(), "interrupted": interrupted}
         try:
-            unfinished.write_text(json.dumps({"exit_status": exit_status, "ended_wall_ns": time.time_ns()}), "utf-8")
+            unfinished.write_text(json.dumps(facts), "utf-8")
             unfinished.rename(path)
         except OSError:  # the session directory was deleted and cannot be made again
             self.agent.ask_to_finish()

@@ -69,9 +69,11 @@ def run(config: Config, argv: list[str]) -> int:
         status = -_ended_early(blocked)
         if status == 0:
             program = start_program(argv, session.environment(), _WAITED, blocked=blocked, ignored=hers)
-            status = _stay_with(program, session, services, bystander)
+            status, interrupted = _stay_with(program, session, services, bystander)
+            if interrupted:
+                tell("the program was interrupted; the verdict on what it did follows (Ctrl-C twice gives it up)")
             with _harmless():
-                _finish(session, services, status)
+                _finish(session, services, status, interrupted=interrupted)
     finally:
         with _harmless():
             services.stop()
@@ -101,20 +103,25 @@ def _occupy_standard_files() -> None:
             open_nothing()  # the lowest number that is free
 
 
-def _stay_with(program: subprocess.Popen[bytes], session: Session, services: Services, bystander: Bystander) -> int:
-    """Its exit status, once it has ended. Until then nothing that befalls us takes us away from it."""
+def _stay_with(
+    program: subprocess.Popen[bytes], session: Session, services: Services, bystander: Bystander
+) -> tuple[int, bool]:
+    """Its exit status, once it has ended, and whether Ctrl-C ended it: it came, and the program did not end as well as
+    if it had not. Until then nothing that befalls us takes us away from it."""
+    interrupted = False
     with _harmless():
         let_go_of_its_files()
         join(session.directory, program.pid)
     while True:
         arrived = signal.sigtimedwait(_WAITED, POLL_S)
+        interrupted |= arrived is not None and arrived.si_signo == signal.SIGINT
         if arrived is not None and arrived.si_signo in _FORWARDED and not bystander.has_seen(arrived):
             with suppress(ProcessLookupError):
                 program.send_signal(arrived.si_signo)
         services.tend()
         status = program.poll()
         if status is not None:
-            return status
+            return status, status == -signal.SIGINT or (interrupted and status != 0)
 
 
 @contextmanager
@@ -135,9 +142,9 @@ def _ended_early(blocked: Collection[int]) -> int:
     return 0
 
 
-def _finish(session: Session, services: Services, status: int) -> None:
+def _finish(session: Session, services: Services, status: int, *, interrupted: bool) -> None:
     """Waits until everything is stored and written. A second Ctrl-C gives the outputs up, not the events."""
-    services.finish(status)
+    services.finish(status, interrupted=interrupted)
     interrupts = 0
     while not services.are_done:
         arrived = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}, POLL_S)

@@ -63,6 +63,7 @@ class Coordinator:
             "started_wall_ns": session.get("created_wall_ns", 0),
             "ended_wall_ns": None,
             "exit_status": None,
+            "interrupted": False,
         }
         self._host = str(session.get("host") or "")
         self.drained = False
@@ -111,6 +112,7 @@ class Coordinator:
         self.write(
             ended_wall_ns=finish.get("ended_wall_ns") or time.time_ns(),
             exit_status=finish.get("exit_status"),
+            interrupted=finish.get("interrupted") is True,
         )
 
     def write_losses(self) -> None:

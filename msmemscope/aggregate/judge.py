@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.evidence import Evidence
 from msmemscope.aggregate.leaking import LeakingFiles
+from msmemscope.aggregate.store import write_parquet
 from msmemscope.errors import MemscopeError
 from msmemscope.tables.definitions import KnownParts
 from msmemscope.tables.run import Run
@@ -64,6 +66,12 @@ class Judge:
         self._judged = events
         self._future = self._pool.submit(self._judge_and_write)
 
+    def restore(self) -> None:
+        """Puts texts, frames and stacks that were read for a verdict back where somebody has deleted them, soon: a
+        process tells each only once, and uses it to its end."""
+        with suppress(RuntimeError):  # at the very end, when nothing comes any more that needs them
+            self._pool.submit(self._write_definitions_again)
+
     def finish(self) -> None:
         """Everything is in tables: waits for the folds, and for the verdict that is being made."""
         self._pool.shutdown()
@@ -88,6 +96,13 @@ class Judge:
         folded = evidence.folded()
         run = Run(self._run, known_parts=self._known, defined_since=evidence.definitions)
         return analyse(run, self._config, folded=folded, capacity=evidence.capacity(), host_use=evidence.host_use())
+
+    def _write_definitions_again(self) -> None:
+        with suppress(OSError):  # no room
+            for name, table in self._known.kept():
+                path = self._run / name
+                if not path.exists():
+                    write_parquet(table, path)
 
     def _judge_and_write(self) -> None:
         begun = time.monotonic()

@@ -86,7 +86,7 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     folding = Folding(run)
     shard, coordinator = _take_up(run, session, before, folding)
     judge = Judge(run, coordinator, OwnEvidence(shard, folding), session.get("config"), LeakingFiles(session_dir))
-    place = _Place(run, lock, shard, coordinator)
+    place = _Place(run, lock, shard, coordinator, judge)
     shard.repair = place.repair
     _try_write(coordinator)
     with closing(folding):  # the thread must not be in the midst of a batch when the interpreter goes
@@ -112,8 +112,9 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
 class _Place:
     """The run directory as we hold it. Somebody may delete it, or a part of it, while the run goes on."""
 
-    def __init__(self, run: Path, lock: int, shard: Shard, coordinator: Coordinator) -> None:
+    def __init__(self, run: Path, lock: int, shard: Shard, coordinator: Coordinator, judge: Judge) -> None:
         self._run = run
+        self._judge = judge
         self._lock = lock
         self._shard = shard
         self._coordinator = coordinator
@@ -138,6 +139,7 @@ class _Place:
                 os.close(self._lock)
                 self._lock = lock
             self._shard.begin_again()
+            self._judge.restore()
             if not self._told:  # a deletion takes its time, and may be met several times
                 self._told = True
                 tell(
@@ -170,7 +172,7 @@ def recover(run: Path) -> bool:
                    "host": hosts[0], "created_wall_ns": before["started_wall_ns"],
                    "mode": before.get("mode", "launched"), "nodes": before.get("nodes")}  # fmt: skip
         shard, coordinator = _take_up(run, session, before)
-        of_the_run = ("exit_status", "ended_wall_ns", "version", "versions")  # not of who recovers it
+        of_the_run = ("exit_status", "interrupted", "ended_wall_ns", "version", "versions")  # not of who recovers it
         kept = {name: before[name] for name in of_the_run if name in before}
         for directory in unsaved:
             found = read_session(directory)

@@ -110,6 +110,8 @@ def verdict(judged: Judged) -> str:
         said = "no steps were told, so it was judged by time" + ("" if growing else ": nothing grows")
     elif not _has_judged(judged):
         said = "nothing can be said about leaks"
+        if judged.looked and not judged.tables.tracked.boundaries and len(judged.tables.tracked.steps["process"]):
+            said += ": no steps were told (call msmemscope.step(), or run for more than a minute)"
     elif (unseen := _share_after_steps(judged)) >= _MUCH_AFTER_STEPS:
         said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
     else:

@@ -60,8 +60,13 @@ def too_few_steps(tracked: Tracked, min_steps: int) -> list[Finding]:
     elif not most and not counted:
         looked = "what grows was looked for second by second"
         text = f"{who}: no steps were seen; "
-        text += looked if tracked.is_judged_by_time else f"what grows is said from {FEWEST_SECONDS} seconds on"
-        text += ". Leaks are told where msmemscope.step() is called once per iteration."
+        if tracked.is_judged_by_time:
+            text += looked + ". "
+        else:
+            text += f"without them what grows is said from {FEWEST_SECONDS} seconds on: run longer, or tell steps. "
+        text += (
+            "Leaks are told where msmemscope.step() is called once per iteration (in a server, per request or batch)."
+        )
     else:
         enough = WARM_UP + min_steps
         text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "

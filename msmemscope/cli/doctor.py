@@ -300,6 +300,11 @@ def output() -> Iterator[Line]:
         yield Line("warn", f"{place}: {_size(free)} free", "choose another place with --output-path")
     else:
         yield Line("ok", f"{place}: {_size(free)} free")
+    yield Line(
+        "ok",
+        "the verdict is printed on stderr when the program has ended, and stands in RUN/summary.txt; while it runs: "
+        "msmemscope summary RUN. Leaks are told by steps: an optimizer's, or those of msmemscope.step()",
+    )
 
 
 def _version(name: str) -> str:

@@ -97,7 +97,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="quiet",
         flags=("-q", "--quiet"),
-        help="Same as --log-level error.",
+        help="Leave out msmemscope's own warnings; same as --log-level error. The verdict is printed all the same.",
     ),
     Option(
         name="output_path",
@@ -263,7 +263,7 @@ OPTIONS: tuple[Option, ...] = (
         flags=("--log-level",),
         grammar="debug|info|warning|error",
         default="info",
-        help="How much the tool says of itself on stderr.",
+        help="How much the tool says of itself on stderr. Errors, what is missing and the verdict are always said.",
         field="log_level",
         parse=grammars.parse_log_level,
     ),

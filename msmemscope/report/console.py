@@ -170,6 +170,8 @@ def _job(summary: Summary) -> Section:
     lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]
     if summary.attempts > 1:
         lines[0] += f", {summary.attempts} attempts"
+    if summary.interrupted:
+        lines.append("Interrupted: Ctrl-C (SIGINT) ended the program")
     if summary.deaths:
         lines.insert(0, "Died: " + "; ".join(summary.deaths))
     if summary.last_step is None:

@@ -7,6 +7,8 @@ may have been killed, or have called _exit().
 Ray ends its actors by SIGKILL when the driver has ended, and vLLM its engine and workers by SIGTERM and SIGKILL where
 they are slow to end: in a job that went well. Nobody knows who sent a signal, but the program's status says that it
 missed nothing, so these are told apart, unless ranks were started again.
+
+Whoever presses Ctrl-C knows who ended the program: what it ended did not die.
 """
 
 from __future__ import annotations
@@ -38,21 +40,25 @@ class Endings:
 
     died: tuple[str, ...]
     killed: tuple[str, ...]  # by a signal of a framework, in a job whose program ended with status 0
+    interrupted: bool = False  # Ctrl-C ended the program
 
 
 def endings(run: Run, subjects: Subjects) -> Endings:
     status = run.info.get("exit_status")
     went_well = status == 0 and not any(process.attempt for process in run.processes)
+    interrupted = run.info.get("interrupted") is True
     died, killed = _Texts(), _Texts()
     for subject in subjects:
         for number in subject.members:
             process = run.processes[number]
+            if interrupted and process.ended_by in (signal.SIGINT, *_OF_A_FRAMEWORK[:1]):
+                continue  # torchrun passes it on as SIGTERM
             to = killed if went_well and process.ended_by in _OF_A_FRAMEWORK else died
             to.add(subject, _how(process, is_main=number == subject.main), is_main=number == subject.main)
     texts = died.texts()
-    if isinstance(status, int) and status < 0 and not any(_by(-status) in text for text in texts):
+    if isinstance(status, int) and status < 0 and not interrupted and not any(_by(-status) in text for text in texts):
         texts += (f"the program {_by(-status)}",)
-    return Endings(texts, killed.texts())
+    return Endings(texts, killed.texts(), interrupted)
 
 
 class _Texts:

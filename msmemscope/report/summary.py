@@ -70,6 +70,7 @@ class Summary:
     others: tuple[str, ...]  # who is judged beside ranks: "train.py", "trainer.py [pid 4711]"
     deaths: tuple[str, ...]  # who did not end by itself, in words; empty: nobody
     killed: tuple[str, ...]  # who was ended by SIGTERM or SIGKILL though the program went well, in words
+    interrupted: bool  # Ctrl-C ended the program
     attempts: int
     first_step: int | None  # complete steps
     last_step: int | None
@@ -125,6 +126,7 @@ class Summary:
             "others": list(self.others),
             "deaths": list(self.deaths),
             "killed": list(self.killed),
+            "interrupted": self.interrupted,
             "attempts": self.attempts,
             "first_step": self.first_step,
             "last_step": self.last_step,
@@ -200,6 +202,7 @@ def summarise(
         others=tuple(one.name for one in tracked.subjects if one.rank is None),
         deaths=ended.died,
         killed=ended.killed,
+        interrupted=ended.interrupted,
         attempts=1 + max((p.attempt for p in processes), default=0),
         first_step=None if last is None else min(tracked.first_step.values()),
         last_step=last,

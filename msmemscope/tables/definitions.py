@@ -43,6 +43,10 @@ class KnownParts:
         """Of the tables that are kept."""
         return sum(int(table.nbytes) for table in self._tables.values())
 
+    def kept(self) -> list[tuple[str, pa.Table]]:
+        """The tables that are kept, by the names of their parts."""
+        return list(self._tables.items())
+
     def add(self, kind: str, names: Sequence[str], read: Read) -> None:
         """Finds the places in the parts that are not known yet. Those that cannot be read are tried again next time."""
         known = self._names.setdefault(kind, [])

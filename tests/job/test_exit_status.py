@@ -89,6 +89,9 @@ def test_ctrl_c_still_yields_the_verdict(tmp_path: Path) -> None:
 
     outcome = _end(process, tmp_path)
     assert outcome.status == -signal.SIGINT, outcome.stderr
+    assert "the program was interrupted; the verdict on what it did follows" in outcome.stderr
+    assert "Interrupted: Ctrl-C (SIGINT) ended the program" in outcome.stderr
+    assert "Died" not in outcome.stderr
     (leak,) = read_truth(program).leaks
     (found,) = read_findings(outcome.run / "cluster/leaks.csv")
     assert (found.line, found.bytes_per_step) == (leak.line, leak.bytes_per_step)

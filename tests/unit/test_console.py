@@ -87,6 +87,18 @@ def test_what_a_framework_ends_in_a_job_that_went_well_is_no_death() -> None:
     assert restarted[1].startswith("Died: rank 0 by SIGKILL")
 
 
+def test_who_presses_ctrl_c_has_not_died() -> None:
+    run = leaky_job()
+    for rank, how in enumerate(({"ended_by": 2}, {"ended_by": 15}, {"ended_by": 9})):
+        run.processes[rank] = replace(run.processes[rank], ended_ns=5, **how)
+    run.info |= {"exit_status": -2, "interrupted": True}
+    analysis = analyse(run)
+    assert analysis.summary.deaths == ("rank 2 by SIGKILL",)
+    assert "Interrupted: Ctrl-C (SIGINT) ended the program" in plain_text(analysis).splitlines()
+    run.info |= {"interrupted": False}
+    assert "rank 0 by SIGINT" in analyse(run).summary.deaths[0]
+
+
 def test_workers_that_a_pool_ends_are_no_deaths() -> None:
     quiet = process(2, pid=101, parent_ring=1, ended_ns=5, ended_by=15, closed=False)
     run = FakeRun([process(1), quiet, replace(quiet, ring=3, pid=102, ended_by=0), replace(quiet, ring=4, ended_by=11)])
@@ -172,7 +184,7 @@ def test_a_run_without_allocations_is_not_called_clean() -> None:
     assert made.summary.last_step >= 11
     assert "No leak was found" not in text
     assert "Note: no allocation was recorded on the devices that are watched" in text
-    assert "msMemScope: nothing can be said about leaks." in text
+    assert "msMemScope: nothing can be said about leaks" in text
 
 
 @pytest.mark.parametrize("more", [5, 60])

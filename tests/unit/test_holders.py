@@ -189,6 +189,19 @@ def test_the_graph_of_a_sum_of_losses_is_told_by_the_tensor_and_the_passes() -> 
     assert not found[0].addresses
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_the_graph_of_gradients_is_told_though_no_variable_holds_them() -> None:
+    model = nn.Linear(4, 4)
+    for _ in range(N):
+        model(torch.ones(3, 4)).square().sum().backward(create_graph=True)
+    for parameter in model.parameters():
+        parameter.grad.detach()  # from now on it is an object of Python, too
+    (found,) = [one for one in find_holders({}, LONG) if one.passes]
+    assert found.text.startswith("the autograd graph of a tensor that no variable holds, such as a gradient: ")
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
 def test_arrays_that_share_a_tensors_memory_are_not_seen_and_it_is_said() -> None:
     numpy = pytest.importorskip("numpy")
     feats.extend(one.numpy() for one in tensors())  # type: ignore[attr-defined]

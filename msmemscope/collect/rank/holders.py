@@ -111,7 +111,8 @@ class Group:
 
     def holder(self, text: str, addresses: Sequence[int]) -> Holder:
         if self.passes:
-            text = f"the autograd graph of {text}: {self.passes:,} forward passes"
+            of = text or "a tensor that no variable holds, such as a gradient"
+            text = f"the autograd graph of {of}: {self.passes:,} forward passes"
             addresses = ()
         return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes)
 
