@@ -180,6 +180,7 @@ imports: $(TOOLS) ## who imports whom
 .PHONY: generated
 generated: $(TOOLS) ## generated files are what their sources say
 	$(PY) tools/generate_vocabulary.py --check
+	$(PY) tools/generate_identity.py --check
 	if [ -e tools/generate_reference.py ]; then PYTHONPATH=. $(PY) tools/generate_reference.py --check; fi
 
 .PHONY: warnings
@@ -214,8 +215,9 @@ fuzz: $(TOOLS) ## FUZZ_SECONDS (60) of malformed rings and batches into each rea
 ##@ Write
 
 .PHONY: vocabulary
-vocabulary: ## write msmemscope/vocabulary.py from native/record/record.h
+vocabulary: ## write msmemscope/vocabulary.py from native/record/record.h, and launchers/identity.inc from contract.py
 	$(PYTHON) tools/generate_vocabulary.py
+	$(PYTHON) tools/generate_identity.py
 
 .PHONY: docs
 docs: $(TOOLS) ## write the generated pages of docs/

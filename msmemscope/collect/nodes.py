@@ -1,8 +1,8 @@
-"""How many nodes the job has, as its launcher is told. A run of one node is not the whole job, and must say so.
+"""How many nodes the job has, as its launcher is told, and which of them this is. A run of one node is not the whole
+job, and must say so.
 
-In: the command that is watched, and the environment. Out: `Nodes`: a number with the words that it was read from, or
-that it is not known and why. Nothing is guessed: a launcher whose default depends on files that we do not read is one
-that does not say.
+In: the command that is watched, the environment, and what is known of launchers (launchers/contract.py). Out: `Nodes`:
+a number with the words that it was read from, or that it is not known and why. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -10,99 +10,112 @@ from __future__ import annotations
 import os
 import re
 
+from msmemscope.launchers.contract import LAUNCHERS, Launcher
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MOST = 1 << 20
 _PYTHON = re.compile(r"(python|pypy)[\d.]*\Z")
-# Names of programs and modules -> the launcher.
-_LAUNCHERS = {
-    "torchrun": "torchrun",
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "msrun": "msrun",
-    "mindspore.parallel.cluster.run": "msrun",
-    "accelerate": "accelerate",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed": "deepspeed",
-    "deepspeed.launcher.runner": "deepspeed",
-    "srun": "srun",
-    "mpirun": "mpirun",
-    "mpiexec": "mpiexec",
-    "mpiexec.hydra": "mpiexec",
-    "ray": "ray",
-}
-# Of the environment of a process that was launched already: how many nodes, for those that say it.
-_VARIABLES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 
 
 class Nodes:
-    """expected: of the job; None: not known. source: who said so, or does not say. spans: may there be several?"""
+    """expected: of the job; None: not known. source: who said so, or does not say. spans: may there be several? node:
+    which this is, from 0 on. rendezvous: where they meet, the same text on each; "": not said."""
 
     def __init__(self, expected: int | None, source: str, *, spans: bool = True) -> None:
         self.expected = expected
         self.source = source
         self.spans = spans
+        self.node: int | None = None
+        self.rendezvous = ""
 
     def as_dict(self) -> dict[str, object]:
-        return {"expected": self.expected, "source": self.source, "spans": self.spans}
+        return {
+            "expected": self.expected,
+            "source": self.source,
+            "spans": self.spans,
+            "node": self.node,
+            "rendezvous": self.rendezvous,
+        }
 
 
 def nodes_of(argv: Sequence[str], environment: Mapping[str, str]) -> Nodes:
     """The first that says it: the command's launcher, a variable of the launcher that started us."""
-    launcher, words = _launcher_of(argv)
-    told = _by_command(launcher, words, environment) if launcher else None
-    if told is not None:
-        return told
-    for name in _VARIABLES:
-        number = _number(environment.get(name, ""))
-        if number is not None:
-            return Nodes(number, f"{name}={number}")
-    for world, local in (("WORLD_SIZE", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")):
-        total, here = _number(environment.get(world, "")), _number(environment.get(local, ""))
-        if total is not None and here is not None:
-            return Nodes(-(-total // here), f"{world}={total}, {local}={here}")
+    launcher, words = launcher_of(argv)
+    nodes = (_by_command(launcher, words, environment) if launcher else None) or _by_environment(environment)
+    if nodes is None and launcher:
+        nodes = Nodes(None, f"{launcher.name} does not say")
+    if nodes is None:
+        program = os.path.basename(argv[0]) if argv else "the program"
+        sizes = {size for one in LAUNCHERS if one.identity for size in one.identity.sizes}
+        several = any((_number(environment.get(name, "")) or 1) > 1 for name in sizes)
+        nodes = Nodes(None, f"{program} does not say", spans=several)
     if launcher:
-        return Nodes(None, f"{launcher} does not say")
-    program = os.path.basename(argv[0]) if argv else "the program"
-    several = any((_number(environment.get(name, "")) or 1) > 1 for name in ("WORLD_SIZE", "MS_WORKER_NUM"))
-    return Nodes(None, f"{program} does not say", spans=several)
+        nodes.node = _from_zero(_said(words, launcher.node_rank, environment, launcher.node_rank_variable) or "")
+        nodes.rendezvous = _said(words, launcher.rendezvous, environment, launcher.rendezvous_variable) or ""
+    for one in LAUNCHERS:
+        if nodes.node is None and one.identity is not None and one.identity.node:
+            nodes.node = _from_zero(environment.get(one.identity.node, ""))
+    return nodes
 
 
-def _launcher_of(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Its name in the table and its own words; "" for any other program."""
+def launcher_of(argv: Sequence[str]) -> tuple[Launcher | None, list[str]]:
+    """The launcher that a command line starts, and that launcher's own words; None for any other program."""
     words = list(argv)
     if words and _PYTHON.match(os.path.basename(words[0])):
         del words[0]
         while words and words[0].startswith("-") and words[0] != "-m":
             del words[0]
         words = words[1:] if words[:1] == ["-m"] else words
-    launcher = _LAUNCHERS.get(os.path.basename(words[0]), "") if words else ""
-    return launcher, words[1:]
+    name = os.path.basename(words[0]) if words else ""
+    return next((one for one in LAUNCHERS if name in one.programs), None), words[1:]
 
 
-def _by_command(launcher: str, words: list[str], environment: Mapping[str, str]) -> Nodes | None:
-    if launcher == "torchrun":
-        given = _option(words, "--nnodes") or environment.get("PET_NNODES")
-        if given is None:
-            return Nodes(1, "torchrun without --nnodes")
-        if _number(given) is None:
-            return Nodes(None, f"torchrun --nnodes={given}")
-        return Nodes(_number(given), f"torchrun --nnodes={given}")
-    if launcher == "msrun":  # both are 8 by default
-        total = _number(_option(words, "--worker_num") or "8")
-        here = _number(_option(words, "--local_worker_num") or "8")
+def withheld(argv: Sequence[str]) -> str:
+    """The option by which a command keeps our variables from its ranks, as it stands there; "" for none."""
+    launcher, words = launcher_of(argv)
+    for name, passing in launcher.withholds.items() if launcher else ():
+        value = _option(words, name)
+        if passing and value is not None and passing not in value.split(","):
+            return f"{name}={value}"
+        if not passing and name in words:
+            return name
+    return ""
+
+
+def _by_command(launcher: Launcher, words: list[str], environment: Mapping[str, str]) -> Nodes | None:
+    if launcher.workers:
+        total, here = (_number(_option(words, name) or launcher.workers_default) for name in launcher.workers)
         if total is None or here is None:
             return None
-        return Nodes(-(-total // here), f"msrun --worker_num={total} --local_worker_num={here}")
-    option = {
-        "accelerate": ("--num_machines", "--num-machines"),
-        "deepspeed": ("--num_nodes",),
-        "srun": ("--nodes", "-N"),
-    }.get(launcher, ())
-    number = _number(_option(words, *option) or "")
-    return None if number is None else Nodes(number, f"{launcher} {option[0]}={number}")
+        told = (f"{name}={number}" for name, number in zip(launcher.workers, (total, here), strict=True))
+        return Nodes(-(-total // here), f"{launcher.name} {' '.join(told)}")
+    given = _said(words, launcher.nodes, environment, launcher.nodes_variable)
+    if given is None:
+        default = _number(launcher.nodes_default)
+        return None if default is None else Nodes(default, f"{launcher.name} without {launcher.nodes[0]}")
+    return Nodes(_number(given), f"{launcher.name} {launcher.nodes[0]}={given}")
+
+
+def _by_environment(environment: Mapping[str, str]) -> Nodes | None:
+    """What the launcher that started this process has told it."""
+    for name in (name for one in LAUNCHERS for name in one.told_nodes):
+        number = _number(environment.get(name, ""))
+        if number is not None:
+            return Nodes(number, f"{name}={number}")
+    for identity in (one.identity for one in LAUNCHERS if one.identity is not None):
+        world, local = identity.sizes[0], identity.local_size
+        total, here = _number(environment.get(world, "")), _number(environment.get(local, ""))
+        if total is not None and here is not None:
+            return Nodes(-(-total // here), f"{world}={total}, {local}={here}")
+    return None
+
+
+def _said(words: list[str], options: Sequence[str], environment: Mapping[str, str], variable: str) -> str | None:
+    given = _option(words, *options)
+    return given if given is not None else environment.get(variable) if variable else None
 
 
 def _option(words: list[str], *names: str) -> str | None:
@@ -119,3 +132,7 @@ def _option(words: list[str], *names: str) -> str | None:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and text.isascii() and 0 < int(text[:8]) < _MOST else None
+
+
+def _from_zero(text: str) -> int | None:
+    return 0 if text == "0" else _number(text)

@@ -13,15 +13,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """expected: of the job; None: not known. source: who says so. spans: may there be several? seen: in this run."""
+    """expected: of the job; None: not known. source: who says so. spans: may there be several? seen: in this run.
+    node: which this is, from 0 on; None: not known. rendezvous: where they meet, the same text in the runs of all."""
 
     expected: int | None
     source: str
     spans: bool
     seen: int
+    node: int | None = None
+    rendezvous: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {"expected": self.expected, "source": self.source, "seen": self.seen}
+        return {
+            "expected": self.expected,
+            "source": self.source,
+            "seen": self.seen,
+            "node": self.node,
+            "rendezvous": self.rendezvous,
+        }
+
+    @property
+    def place(self) -> str:
+        """ ", node 1 of those that meet at 10.0.0.7:29500": by which the runs of the others are found."""
+        node = "" if self.node is None else f", node {self.node}"
+        return f"{node} of those that meet at {self.rendezvous}" if node and self.rendezvous else node
 
 
 def node_facts(info: Mapping[str, Any], *, seen: int) -> NodeFacts:
@@ -30,8 +45,16 @@ def node_facts(info: Mapping[str, Any], *, seen: int) -> NodeFacts:
     if not isinstance(facts, Mapping):
         return NodeFacts(None, "this run does not say", False, seen)
     expected = facts.get("expected")
-    known = isinstance(expected, int) and not isinstance(expected, bool) and expected > 0
-    return NodeFacts(expected if known else None, str(facts.get("source", "")), facts.get("spans") is True, seen)
+    known = type(expected) is int and expected > 0
+    node, meet = facts.get("node"), facts.get("rendezvous", "")
+    return NodeFacts(
+        expected if known else None,
+        str(facts.get("source", "")),
+        facts.get("spans") is True,
+        seen,
+        node if type(node) is int and node >= 0 else None,
+        meet if isinstance(meet, str) else "",
+    )
 
 
 def nodes_missing(nodes: NodeFacts, *, all_ranks_reported: bool) -> str:
@@ -39,7 +62,8 @@ def nodes_missing(nodes: NodeFacts, *, all_ranks_reported: bool) -> str:
     if nodes.expected is not None:
         if nodes.expected <= nodes.seen:
             return ""
-        return f"{nodes.seen} of {nodes.expected} nodes are in this run ({nodes.source}); no number here has the others"
+        here = f"{nodes.seen} of {nodes.expected} nodes are in this run ({nodes.source}{nodes.place})"
+        return f"{here}; no number here has the others"
     if not nodes.spans or all_ranks_reported:
         return ""
     return f"how many nodes the job has is not known ({nodes.source}); this run has {nodes.seen}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from msmemscope.collect.nodes import nodes_of
+from msmemscope.collect.nodes import launcher_of, nodes_of, withheld
+from msmemscope.launchers.contract import LAUNCHERS
 from msmemscope.report.nodes import node_facts, nodes_missing
 
 
@@ -42,9 +43,58 @@ def test_the_nodes_of_a_command(command: str, environment: dict[str, str], expec
 
 
 @pytest.mark.parametrize(
+    ("command", "environment", "node", "rendezvous"),
+    [
+        ("torchrun --nnodes=2 --node-rank=1 --rdzv-endpoint=10.0.0.7:29500 train.py", {}, 1, "10.0.0.7:29500"),
+        ("python -m torch.distributed.run --node_rank 0 --master_addr host7 train.py", {}, 0, "host7"),
+        ("torchrun train.py", {"PET_NODE_RANK": "3", "PET_RDZV_ENDPOINT": "host7:1"}, 3, "host7:1"),
+        ("accelerate launch --machine_rank 2 --main_process_ip host7 train.py", {}, 2, "host7"),
+        ("msrun --worker_num=16 --node_rank=1 --master_addr=host7 train.py", {}, 1, "host7"),
+        ("python train.py", {"SLURM_NODEID": "5"}, 5, ""),
+        ("python train.py", {"GROUP_RANK": "0"}, 0, ""),
+        ("torchrun --standalone train.py", {}, None, ""),
+        ("python train.py", {"GROUP_RANK": "-1"}, None, ""),
+    ],
+)
+def test_which_node_this_is(command: str, environment: dict[str, str], node: int | None, rendezvous: str) -> None:
+    found = nodes_of(command.split(), environment)
+    assert (found.node, found.rendezvous) == (node, rendezvous)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("srun -N2 --export=NONE python train.py", "--export=NONE"),
+        ("srun --export HOME,PATH train.py", "--export=HOME,PATH"),
+        ("srun --export=ALL,HOME=/ train.py", ""),
+        ("srun train.py", ""),
+        ("mpiexec -genvnone -n 4 train.py", "-genvnone"),
+        ("mpiexec -n 4 train.py", ""),
+        ("torchrun --export=NONE train.py", ""),  # it has no such option
+    ],
+)
+def test_what_keeps_ranks_from_being_watched(command: str, option: str) -> None:
+    assert withheld(command.split()) == option
+
+
+def test_each_launcher_is_recognised_by_one_entry() -> None:
+    programs = [program for launcher in LAUNCHERS for program in launcher.programs]
+    assert len(programs) == len(set(programs))
+    for launcher in LAUNCHERS:
+        for program in launcher.programs:
+            assert launcher_of([program, "train.py"]) == (launcher, ["train.py"])
+
+
+@pytest.mark.parametrize(
     ("facts", "all_ranks_reported", "words"),
     [
         ({"expected": 2, "source": "torchrun --nnodes=2", "spans": True}, False, "1 of 2 nodes"),
+        (
+            {"expected": 2, "source": "torchrun --nnodes=2", "spans": True, "node": 1, "rendezvous": "host7:1"},
+            False,
+            "(torchrun --nnodes=2, node 1 of those that meet at host7:1)",
+        ),
+        ({"expected": 2, "source": "msrun", "spans": True, "node": True, "rendezvous": 7}, False, "(msrun)"),
         (
             {"expected": None, "source": "mpirun does not say", "spans": True},
             False,

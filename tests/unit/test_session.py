@@ -96,9 +96,16 @@ def test_notes_beside_a_session_go_with_it(tmp_path: Path) -> None:
 
 def test_a_session_says_how_many_nodes_its_job_has(tmp_path: Path) -> None:
     config = Config(output_path=str(tmp_path / "out"))
-    session = Session.create(config, ["torchrun", "--nnodes=2", "train.py"], mode="launched")
+    argv = ["torchrun", "--nnodes=2", "--node-rank=1", "--rdzv-endpoint=10.0.0.7:29500", "train.py"]
+    session = Session.create(config, argv, mode="launched")
     try:
-        known = {"expected": 2, "source": "torchrun --nnodes=2", "spans": True}
+        known = {
+            "expected": 2,
+            "source": "torchrun --nnodes=2",
+            "spans": True,
+            "node": 1,
+            "rendezvous": "10.0.0.7:29500",
+        }
         assert Session.load(session.directory).facts["nodes"] == known
     finally:
         shutil.rmtree(session.directory)

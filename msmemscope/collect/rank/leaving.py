@@ -23,6 +23,7 @@ from msmemscope.collect.presence import (
     process_start,
 )
 from msmemscope.collect.session import FINISH
+from msmemscope.launchers.contract import identities
 from msmemscope.telling import tell
 
 TYPE_CHECKING = False
@@ -62,15 +63,19 @@ def _leave(session: Session, pid: int) -> None:
 
 
 def _may_be_started_anew() -> bool:
-    """Under torchrun with restarts left: who knows whether this is an end."""
-    most, count = (os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
-    return most.isdigit() and int(most) > int(count if count.isdigit() else "0")
+    """Under a launcher with restarts left (torchrun): who knows whether this is an end."""
+    for identity in identities():
+        most, count = (os.environ.get(name, "") for name in (identity.most_restarts, identity.restarts))
+        if most.isdigit() and int(most) > int(count if count.isdigit() else "0"):
+            return True
+    return False
 
 
 def _is_the_last(directory: str) -> bool:
     if anybody_lives(directory):
         return False
-    expected = os.environ.get("LOCAL_WORLD_SIZE", "")
+    sizes = (os.environ.get(identity.local_size, "") for identity in identities())
+    expected = next((size for size in sizes if size), "")
     try:
         gone = sum(name.startswith((LEFT, JOINED)) for name in os.listdir(directory))
     except OSError:
