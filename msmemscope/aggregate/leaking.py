@@ -1,7 +1,8 @@
 """Tells the processes of this node which of their blocks leak, so that each can look up who holds them.
 
-In: a verdict. Out: `leaking-<ring>` in the session directory for every process with leaks, replaced whole; what is in
-it: collect/rank/lookup.py, which reads it when the process ends. Only addresses are told, of some blocks of each site.
+In: a verdict. Out: `leaking-<ring>` in the session directory for every process that made enough steps to be judged,
+replaced whole; what is in it: collect/rank/lookup.py, which reads it when the process ends. Only addresses are told, of
+some blocks of each site; a process in which nothing leaks is told that, and need not look.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from msmemscope.analysis.steps import WARM_UP
+from msmemscope.analysis.verdict.limits import LIMITS
 from msmemscope.collect.session import LEAKING
 
 if TYPE_CHECKING:
     from msmemscope.report.analysed import Analysis
 
+ENOUGH_STEPS = WARM_UP + LIMITS.few_steps
 _MOST_STACKS = 64
 _ADDRESSES = 24  # of a call stack
 
@@ -46,18 +50,19 @@ class LeakingFiles:
 
     @staticmethod
     def _texts(analysis: Analysis) -> dict[int, str]:
-        blocks = analysis.leaked
+        tracked, blocks = analysis.tracked, analysis.leaked
+        judged = [number for number, step in tracked.last_complete_step.items() if step >= ENOUGH_STEPS]
+        found: dict[int, dict[str, list[int]]] = {tracked.processes[number].ring: {} for number in judged}
         if not blocks:
-            return {}
+            return dict.fromkeys(found, "{}")
         stacks = [stack for one in analysis.summary.leaks for stack in one.evidence.get("stacks", ())]
         wanted = {int(stack, 16): stack for stack in stacks[:_MOST_STACKS]}
         ids = np.where(blocks["stack_py"] != 0, blocks["stack_py"], blocks["stack_c"])
         rows = np.flatnonzero(np.isin(ids, np.array(list(wanted), np.uint64)))
-        found: dict[int, dict[str, list[int]]] = {}
         for process, stack, address in zip(
             *(column[rows].tolist() for column in (blocks["process"], ids, blocks["ptr"])), strict=True
         ):
-            ring = analysis.tracked.processes[process].ring
+            ring = tracked.processes[process].ring
             found.setdefault(ring, {}).setdefault(wanted[stack], []).append(address)
         return {
             ring: json.dumps({stack: _some(addresses) for stack, addresses in of_ring.items()})

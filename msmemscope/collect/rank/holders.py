@@ -27,11 +27,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-MOST_BLOCKS = 20_000_000  # of Python's memory: beyond, nothing is looked up
+MOST_BLOCKS = 8_000_000  # of Python's memory: beyond, nothing is looked up
 _SAMPLE = 24  # tensors of a group
 _VIEWS = 4  # of one memory
 _GROUPS = 24
-_LEAST = 8  # tensors of one size
+_LEAST = 11  # tensors of one size: fewer blocks are called no leak
 _ROUNDS = 6
 _PAIRS = 40_000
 _GRAPHS = 64  # tensors whose graphs are looked at

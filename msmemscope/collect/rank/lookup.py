@@ -1,14 +1,15 @@
 """When this process looks up who holds its leaked tensors, and how it tells.
 
-In: `leaking-<ring>` in the session directory, which the aggregator writes when it has found leaks in this process: the
-call stack of a leak, as 16 hexadecimal digits -> addresses of some of its blocks. Out: META records "holder", each a
-JSON text: `text` ("list `feats` (40 items), a global of train.py"), `found` and `of` (so many of the tensors that were
-looked at are held so), `passes` (of an autograd graph), and either `stack` or `at`, addresses of blocks.
+In: `leaking-<ring>` in the session directory, which the aggregator writes when it has judged this process: the call
+stack of a leak, as 16 hexadecimal digits -> addresses of some of its blocks; {} where nothing leaks. Out: META records
+"holder", each a JSON text: `text` ("list `feats` (40 items), a global of train.py"), `found` and `of` (so many of the
+tensors that were looked at are held so), `passes` (of an autograd graph), and either `stack` or `at`, addresses of
+blocks.
 
 At the exit of the interpreter nobody needs it any more: threads that are no daemons have ended, and what the program
-registered has run. Where the process lived too shortly for a verdict, tensors are looked at in groups of one size, and
-the analysis knows by their addresses which of them leaked. A process that is killed, or leaves by os._exit(), tells
-nothing. `--holders step` looks at the end of a step, too, when the file is new.
+registered has run. Where the process ends before it was judged for the first time, tensors are looked at in groups of
+one size, and the analysis knows by their addresses which of them leaked. A process that is killed, or leaves by
+os._exit(), tells nothing. `--holders step` looks at the end of a step, too, when the file is new.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from msmemscope.collect.rank.holders import Holder
 
 HOLDER = "holder"
-YOUNG_S = 20.0  # after which a leak has been told: judge.py needs no longer
+YOUNG_S = 20.0  # after which a process with steps has been judged
 FEWEST_STEPS = 12  # of which a leak can be told
 LOOK_S = 0.3  # of processor time, beyond listing the objects
 _EVERY_S = 1.0  # between two looks for the file
@@ -51,10 +52,8 @@ class Lookup:
         try:
             if _native.stats()["recording"]:
                 leaking = self._news()
-                if leaking:
+                if leaking or (leaking is None and self._is_young()):
                     self._look(leaking)
-                elif not self._looked and self._is_young():
-                    self._look(None)
         except KeyboardInterrupt:  # nobody is left to whom it means more than: go on with ending
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the program ends as it would
@@ -63,23 +62,28 @@ class Lookup:
     def after_step(self) -> None:
         """Called when a step has ended, by the thread that ended it."""
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _EVERY_S
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        try:
             if leaking := self._news():
                 self._look(leaking)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program's step has ended
+            self._next = float("inf")
+            tell(f"Warning: who holds leaked tensors is not looked up any more: {error!r}")
 
     def _is_young(self) -> bool:
         lived = time.monotonic() - self._began
         return lived < YOUNG_S and os.getpid() == self._pid and _native.current_step() > FEWEST_STEPS
 
-    def _news(self) -> dict[str, list[int]]:
-        """Of leaks that were not looked at yet, the addresses."""
+    def _news(self) -> dict[str, list[int]] | None:
+        """Of leaks that were not looked at yet, the addresses. None: the process was not judged."""
         path = os.path.join(self._directory, f"{LEAKING}{_native.stats()['ring_id']:016x}")
         try:
             with open(path, "rb") as file:
                 text = file.read(_LARGEST_FILE)
-        except OSError:  # there are none
-            return {}
+        except OSError:
+            return None
         import json
 
         return {stack: addresses for stack, addresses in json.loads(text).items() if stack not in self._looked}
