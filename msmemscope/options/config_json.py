@@ -12,7 +12,7 @@ from typing import cast
 
 from msmemscope.errors import InputError
 from msmemscope.options import grammars
-from msmemscope.options.declared import Parsed
+from msmemscope.options.declared import OPTIONS, Parsed
 from msmemscope.options.settings import (
     ANALYSES,
     COLLECT_MODES,
@@ -31,6 +31,12 @@ from msmemscope.options.settings import (
     Config,
     Watch,
 )
+
+# Fields of Config that upstream's keys say; all others go below the key `msmemscope` as they are.
+_UPSTREAMS = {
+    "level", "dump_events", "python_stack", "python_stack_depth", "c_stack", "c_stack_depth", "analysis", "oom_top",
+    "steps", "watch", "compare", "input_paths", "output_path", "format", "log_level", "collect_mode", "effective",
+}  # fmt: skip
 
 
 def to_config_json(config: Config) -> dict[str, object]:
@@ -67,16 +73,8 @@ def to_config_json(config: Config) -> dict[str, object]:
             "outputId": watch.output_id if watch else NO_OUTPUT_ID,
         },
         "msmemscope": {
-            "device": list(config.device),
-            "traceback": config.traceback,
-            "format_given": config.format_given,
-            "operators_given": config.operators_given,
+            **{name: value for name, value in config.as_dict().items() if name not in _UPSTREAMS},
             "analysis": [name for name in config.analysis if name not in ANALYSES],
-            "analysis_options": list(config.analysis_options),
-            "needed_events": list(config.needed_events),
-            "ring_mib": config.ring_mib,
-            "ring_wait_ms": config.ring_wait_ms,
-            "holders": config.holders,
         },
     }
 
@@ -139,21 +137,23 @@ def from_config_json(values: Mapping[str, object]) -> Parsed:
     ours = values.get("msmemscope")
     if isinstance(ours, dict):
         try:
-            fields.update(grammars.parse_device(",".join(map(str, ours.get("device", ["auto"]))), []))
-            fields.update(grammars.parse_ring_size(str(ours.get("ring_mib", 16)), []))
-            fields.update(grammars.parse_ring_wait(str(ours.get("ring_wait_ms", 20)), []))
-            fields.update(grammars.parse_holders(str(ours.get("holders", "exit")), []))
-        except grammars.MalformedError as error:
-            raise InputError(f"config.json: msmemscope {error}") from None
-        fields["traceback"] = ours.get("traceback") is True
-        fields["format_given"] = ours.get("format_given") is True
-        fields["operators_given"] = ours.get("operators_given") is True
-        for name in ("analysis", "analysis_options", "needed_events"):
-            texts = ours.get(name, [])
-            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise InputError(f"config.json: msmemscope.{name} is no list of texts")
-            fields[name] = (*cast(tuple[str, ...], fields.get(name, ())), *texts)
+            fields.update(_ours(ours))
+            others = Config.from_dict({"analysis": ours.get("analysis", [])}).analysis
+        except (ValueError, grammars.MalformedError) as error:
+            raise InputError(f"config.json: msmemscope: {error}") from None
+        fields["analysis"] = (*cast(tuple[str, ...], fields["analysis"]), *others)
     return Parsed(config=Config(**fields), warnings=tuple(warnings))  # type: ignore[arg-type]
+
+
+def _ours(values: Mapping[str, object]) -> dict[str, object]:
+    """What of a Config upstream's keys have no word for. ValueError and MalformedError for what no option takes."""
+    names = [name for name in Config.__annotations__ if name in values and name not in _UPSTREAMS]
+    config = Config.from_dict({name: values[name] for name in names})
+    for option in OPTIONS:
+        if option.field in names and option.grammar:
+            value = getattr(config, option.field)
+            option.parse(",".join(map(str, value)) if isinstance(value, tuple) else str(value), [])
+    return {name: getattr(config, name) for name in names}
 
 
 def _json_devices(all_npu: object, cpu: object, slots: object) -> tuple[str, ...]:

@@ -463,6 +463,9 @@ EVERYTHING = {
 def test_a_config_survives_session_json_and_config_json(tmp_path: Path) -> None:
     config = parse_command_line(EVERYTHING, analysis_options=("oom.lines=3", "leaks.min_steps=40")).config
     config = config.replaced(analysis=(*config.analysis, "idle"), needed_events=("alloc", "free", "access"))
+    config = config.replaced(traceback=True, python_stack=False)
+    usual = {name for name in Config.__annotations__ if getattr(config, name) == getattr(Config(), name)}
+    assert usual <= {"compare", "input_paths"}, "an option is not in EVERYTHING"
     assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
     path = tmp_path / "config.json"
     write_config_json(config_json_text(config), str(path))
