@@ -100,6 +100,11 @@ class Coordinator:
             os.replace(temporary, self._run / "run.json")
             self.cost_s = time.monotonic() - begun
 
+    def try_write(self) -> None:
+        """run.json now and then, for whoever looks; a full disk is the roll's business to report."""
+        with suppress(OSError):
+            self.write()
+
     def remove_run(self) -> None:
         """Removes the run directory, in which nothing stands, and not while another thread replaces run.json."""
         with self._writing:

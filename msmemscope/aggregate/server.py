@@ -10,9 +10,7 @@ too. `alone`: both are so from the start, because somebody takes up what a kille
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import json
 import os
 import shutil
 import signal
@@ -20,10 +18,9 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, wait
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -31,30 +28,26 @@ from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.drain import drain
 from msmemscope.aggregate.evidence import OwnEvidence
+from msmemscope.aggregate.finishing import finish
 from msmemscope.aggregate.folding import Folding
-from msmemscope.aggregate.journal import DAMAGED
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.leaking import LeakingFiles
-from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
 from msmemscope.aggregate.roll_call import losses
-from msmemscope.aggregate.shard import DEFAULT_ROLL_ROWS, Shard
+from msmemscope.aggregate.run_place import Place, lock_run, open_run
+from msmemscope.aggregate.shard import Shard
+from msmemscope.aggregate.take_up import read_session, take_up
 from msmemscope.collect.agent.standby import is_empty
 from msmemscope.collect.presence import AGENT, AGGREGATOR, OWNER, anybody_lives, hold, is_free
 from msmemscope.collect.session import ALONE, FINISH, Session
-from msmemscope.collect.unsaved import UNSAVED, find, keep, writers_live
+from msmemscope.collect.unsaved import keep, writers_live
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
 from msmemscope.wire.messages import MAX_MESSAGE_BYTES
-from msmemscope.wire.reports import AgentReport, Damage, JobReport, Losses, UsageFacts
+from msmemscope.wire.reports import JobReport
 
-if TYPE_CHECKING:
-    from msmemscope.report.outputs import Outcome
-
-GIVE_UP_S = 10.0  # how long a full disk is waited for at the end
 WITHOUT_AGENT_S = 10.0  # at the end an agent that is being started again appears within this time
 MADE_AGAIN_S = 3.0  # a session directory that was deleted is there again within this time
 POLL_MS = 50
-LOCK_S = 1.0  # whoever asks whether a run is being recorded holds its lock for a moment
 
 
 def main(arguments: list[str]) -> int:
@@ -80,15 +73,15 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
     run = Path(session["run"])
     before = open_run(run, session["session"])
     _hold_session(session_dir)
-    lock = _lock(run)  # held until this process ends, however it ends
+    lock = lock_run(run)  # held until this process ends, however it ends
     if before.get("finished"):
         return 0
     folding = Folding(run)
-    shard, coordinator = _take_up(run, session, before, folding)
+    shard, coordinator = take_up(run, session, before, folding)
     judge = Judge(run, coordinator, OwnEvidence(shard, folding), session.get("config"), LeakingFiles(session_dir))
-    place = _Place(run, lock, shard, coordinator, judge)
+    place = Place(run, lock, shard, coordinator, judge)
     shard.repair = place.repair
-    _try_write(coordinator)
+    coordinator.try_write()
     with closing(folding):  # the thread must not be in the midst of a batch when the interpreter goes
         if not coordinator.drained and not alone:
             _receive(session_dir, session["endpoint"], shard, coordinator, place, judge)
@@ -101,52 +94,12 @@ def serve(session_dir: Path, *, alone: bool = False) -> int:
                     Path(made).rmdir()
             status = 0
         else:
-            status = _finish(run, session_dir, session, shard, coordinator, place, judge, quiet=alone)
+            status = finish(run, session_dir, session, shard, coordinator, place, judge, quiet=alone)
         if not coordinator.drained:
             status = status or MemscopeError.exit_status  # the supervisor keeps what is left
     if alone or is_free(session_dir / OWNER):
         _remove(session_dir, drained=coordinator.drained)
     return status
-
-
-class _Place:
-    """The run directory as we hold it. Somebody may delete it, or a part of it, while the run goes on."""
-
-    def __init__(self, run: Path, lock: int, shard: Shard, coordinator: Coordinator, judge: Judge) -> None:
-        self._run = run
-        self._judge = judge
-        self._lock = lock
-        self._shard = shard
-        self._coordinator = coordinator
-        self._told = False
-
-    @property
-    def is_ours(self) -> bool:
-        """Does the directory that we locked still have its name?"""
-        try:
-            return os.path.samestat(self._run.stat(), os.fstat(self._lock))
-        except OSError:
-            return False
-
-    def repair(self) -> None:
-        """Makes what was deleted again, for what is in memory and what comes. Nothing when that fails, for now."""
-        if self.is_ours and self._shard.is_whole:
-            return
-        with suppress(OSError, MemscopeError):
-            self._run.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self.is_ours:
-                lock = _lock(self._run)
-                os.close(self._lock)
-                self._lock = lock
-            self._shard.begin_again()
-            self._judge.restore()
-            if not self._told:  # a deletion takes its time, and may be met several times
-                self._told = True
-                tell(
-                    f"aggregator: {self._run} was deleted while it was written: it is made again; what it held is "
-                    "lost, and counted"
-                )
-            _try_write(self._coordinator)
 
 
 def _remove(session_dir: Path, *, drained: bool) -> None:
@@ -157,97 +110,8 @@ def _remove(session_dir: Path, *, drained: bool) -> None:
         tell(left)
 
 
-def recover(run: Path) -> bool:
-    """Brings what stands only in the journal of an ended run, or in rings that were left unread, into its tables, for
-    `msmemscope analyze`. Returns whether there was anything; MemscopeError when the run is still being written or
-    cannot be."""
-    unsaved = find(run)
-    if not unsaved and not (run / "journal").is_dir():
-        return False
-    lock = _lock(run)
-    try:
-        before = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        hosts = before.get("hosts") or [""]
-        session = {"session": before["session"], "config": before["config"], "program": before["program"],
-                   "host": hosts[0], "created_wall_ns": before["started_wall_ns"],
-                   "mode": before.get("mode", "launched"), "nodes": before.get("nodes")}  # fmt: skip
-        shard, coordinator = _take_up(run, session, before)
-        of_the_run = ("exit_status", "interrupted", "ended_wall_ns", "version", "versions")  # not of who recovers it
-        kept = {name: before[name] for name in of_the_run if name in before}
-        for directory in unsaved:
-            found = read_session(directory)
-            found.pop("agent", None)  # how an agent works is not for a run directory to say
-            if found["session"] != session["session"] or not drain(directory, found, shard):
-                raise MemscopeError(f"{run}: the records in {directory} cannot be stored: make room and try again")
-            coordinator.drained = True
-            kept |= _read_finish(directory / FINISH)
-        _write_tables(run, shard, coordinator)
-        shutil.rmtree(run / LIVE_BLOCKS, ignore_errors=True)
-        shard.tidy()
-        for directory in unsaved:
-            shutil.rmtree(directory, ignore_errors=True)
-        coordinator.write(finished=True, **kept)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MemscopeError(f"{run}: its journal cannot be recovered: {error}") from error
-    finally:
-        os.close(lock)
-    return True
-
-
-def read_session(session_dir: Path) -> dict[str, Any]:
-    """session.json, or MemscopeError."""
-    path = session_dir / "session.json"
-    try:
-        session = json.loads(path.read_text(encoding="utf-8"))
-        for key in ("session", "run", "endpoint"):
-            if not isinstance(session[key], str):
-                raise TypeError(f"{key} is not a text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MemscopeError(f"{path} cannot be used: {error}") from error
-    found: dict[str, Any] = session
-    return found
-
-
-def open_run(run: Path, session: str) -> dict[str, Any]:
-    """Makes the run directory, or takes up that of the same session. Returns its run.json as far as there is one."""
-    try:
-        run.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        run.mkdir(mode=0o700, exist_ok=True)
-        probe = run / ".probe"
-        probe.touch(0o600)
-        probe.unlink()
-    except OSError as error:
-        raise MemscopeError(f"cannot write to {run}: {error.strerror}; choose another --output-path") from error
-    try:
-        before = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        # One of ours that was killed before its first run.json; a run's name holds its session.
-        ours = {
-            "events",
-            "strings",
-            "frames",
-            "stacks",
-            "usage",
-            "journal",
-            DAMAGED,
-            LIVE_BLOCKS,
-            "run.json.tmp",
-            UNSAVED,
-            UNSAVED + "~",
-        }
-        if any(path.name not in ours for path in run.iterdir()):
-            raise MemscopeError(f"{run} is not empty; choose another --output-path") from None
-        return {}
-    except (OSError, ValueError) as error:
-        raise MemscopeError(f"{run}/run.json cannot be read: {error}") from error
-    if before.get("session") != session:
-        raise MemscopeError(f"{run} holds another run; two runs cannot share a directory")
-    found: dict[str, Any] = before
-    return found
-
-
 def _receive(
-    session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator, place: _Place, judge: Judge
+    session_dir: Path, endpoint: str, shard: Shard, coordinator: Coordinator, place: Place, judge: Judge
 ) -> None:
     """Serves agents until they have left, SIGTERM comes, or the end has come and there is no agent."""
     asked_to_end = []
@@ -300,7 +164,7 @@ def _receive(
                 noted = time.monotonic()
             elif time.monotonic() - noted >= pause:
                 noted, rings_noted = time.monotonic(), len(shard.rings)
-                noting = shard.later(lambda: _try_write(coordinator))
+                noting = shard.later(coordinator.try_write)
         coordinator.drained = shard.all_agents_left or (not asked_to_end and _is_over_at_once(session_dir, shard))
         if noting is not None:
             wait([noting])  # it writes into a directory that may be removed next
@@ -371,202 +235,6 @@ def _is_over_without_agent(session_dir: Path) -> bool:
         return True
     deserted = is_free(session_dir / OWNER) and not anybody_lives(str(session_dir))
     return deserted and not writers_live(session_dir)
-
-
-def agents_before(before: dict[str, Any]) -> dict[str, AgentReport]:
-    """The agents that an earlier aggregator heard of, from its run.json."""
-    return {
-        str(id): AgentReport(
-            str(one["host"]),
-            bool(one["left"]),
-            {str(what): int(n) for what, n in one["left_out"].items()},
-            int(one.get("told_ns", 0)),
-        )
-        for id, one in before.get("agents", {}).get("heard", {}).items()
-    }
-
-
-def losses_before(before: dict[str, Any]) -> Losses:
-    """What an earlier aggregator counted, from its run.json."""
-    lost = before.get("losses", {})
-    return Losses(
-        refused_messages=int(lost.get("invalid_batches", 0)),
-        damaged_segments={
-            str(name): Damage(int(one["frames"]), int(one["bytes"]))
-            for name, one in before.get("damaged_segments", {}).items()
-        },
-        skipped_parts=list(lost.get("skipped_part_names", [])),
-        unreadable_rows=int(lost.get("unreadable_rows", 0)),
-        unsized_devices=int(lost.get("unsized_devices", 0)),
-    )
-
-
-def _take_up(
-    run: Path, session: dict[str, Any], before: dict[str, Any], folding: Folding | None = None
-) -> tuple[Shard, Coordinator]:
-    """Shard and coordinator of a run, with what an earlier aggregator left."""
-    settings = session.get("aggregator", {})
-    expected = session.get("agents", 1)  # where nobody says it: the supervisor starts one agent and one aggregator
-    shard = Shard(
-        run,
-        session["session"],
-        int(settings.get("roll_rows", DEFAULT_ROLL_ROWS)),
-        None if expected is None else int(expected),
-        folding,
-    )
-    shard.agents = agents_before(before)
-    shard.losses = losses_before(before)
-    shard.usage = UsageFacts(**before.get("usage", {}))
-    shard.recover(before.get("processes", []))
-    coordinator = Coordinator(run, session, _version(), lambda: JobReport([shard.report()]))
-    shard.note = coordinator.write
-    coordinator.drained = shard.all_agents_left or bool(before.get("drained"))
-    return shard, coordinator
-
-
-def _write_tables(run: Path, shard: Shard, coordinator: Coordinator) -> None:
-    try:
-        if shard.close(GIVE_UP_S):
-            with suppress(FileNotFoundError):
-                (run / "journal").rmdir()
-            coordinator.write_losses()
-            return
-        why = "no room"
-    except OSError as error:
-        why = str(error.strerror)
-    if not run.is_dir():
-        raise MemscopeError(f"{run} was deleted and cannot be made again ({why}): what it held is lost")
-    waiting = sum(path.stat().st_size for path in (run / "journal").glob("*.journal")) / (1 << 20)
-    raise MemscopeError(
-        f"{run}: the tables could not be written ({why}); {waiting:.1f} MiB wait in its journal: "
-        f"make room, then msmemscope analyze {run}"
-    )
-
-
-def _finish(
-    run: Path,
-    session_dir: Path,
-    session: dict[str, Any],
-    shard: Shard,
-    coordinator: Coordinator,
-    place: _Place,
-    judge: Judge,
-    *,
-    quiet: bool,
-) -> int:
-    """Rolls, writes the outputs and the last run.json. quiet: this terminal waits for no verdict."""
-    with suppress(OSError):  # _write_tables says it
-        coordinator.end(_read_finish(session_dir / FINISH))
-    _write_tables(run, shard, coordinator)
-
-    def over(**more: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        shard.tidy()
-        coordinator.write(finished=True, **more)
-
-    # From here on only what can be made again is at stake. Whoever is interrupted removes what is half written.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if not session.get("aggregator", {}).get("outputs", True):  # benchmarks: tables only
-        judge.finish()
-        over()
-        return 0
-    _try_write(coordinator)
-    try:
-        judge.finish()
-        outcome = _write_outputs(run, session, judge, quiet=quiet)
-        shard.losses.skipped_parts += [name for name in outcome.skipped if name not in shard.losses.skipped_parts]
-        shard.losses.unreadable_rows = max(shard.losses.unreadable_rows, outcome.unreadable_rows)
-        for note in () if quiet else outcome.notes:
-            tell(f"Note: {note}")
-    except KeyboardInterrupt as stopped:
-        tell(str(stopped) or f"interrupted; all outputs: msmemscope analyze {run}")
-        over(outputs_error="interrupted")
-        return 0
-    except Exception as error:  # noqa: BLE001 - the tables are whole; what is derived from them can be made again
-        if not place.is_ours:
-            why = f"{run} was deleted while its outputs were written: what it held is lost"
-        elif isinstance(error, MemscopeError):
-            why = str(error)
-        else:
-            why = f"the outputs could not be written ({error!r}); `msmemscope analyze {run}` tries again"
-        tell(why)
-        with suppress(OSError):
-            over(outputs_error=repr(error))
-        return MemscopeError.exit_status
-    over()
-    return 0
-
-
-def _write_outputs(run: Path, session: dict[str, Any], judge: Judge, *, quiet: bool) -> Outcome:
-    """The verdict is printed before anything long is written, under a progress bar."""
-    from msmemscope.progress import progress_bar
-    from msmemscope.report.outputs import OutputError, write_outputs  # imports the analyses: only now
-
-    with nullcontext() if quiet else progress_bar() as progress:
-
-        def say(verdict: str) -> None:
-            if progress is not None:
-                progress.clear()
-            if not quiet:
-                _print(verdict)
-
-        try:
-            config = session.get("config")
-            final = judge.final()
-            return write_outputs(run, config=config, analysis=final, blocks=judge.blocks, progress=progress, tell=say)
-        except OutputError as error:
-            if quiet:
-                _print(error.outcome.text)
-            raise
-
-
-def _print(text: str) -> None:
-    """The verdict on stderr, as long as somebody reads that; summary.txt has it in any case."""
-    from msmemscope.report.console import print_text
-
-    with suppress(OSError, ValueError):
-        print_text(text)
-
-
-def _try_write(coordinator: Coordinator) -> None:
-    """run.json now and then, for whoever looks; a full disk is the roll's business to report."""
-    try:
-        coordinator.write()
-    except OSError:
-        return
-
-
-def _read_finish(path: Path) -> dict[str, Any]:
-    """What the supervisor says of the program's end; {} when it says nothing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _lock(path: Path) -> int:
-    """Makes sure that there is one aggregator per run. The lock ends with the descriptor."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(file)
-                raise MemscopeError(f"{path} is in use by another aggregator; wait for its end") from None
-            time.sleep(LOCK_S / 20)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("msmemscope")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def command(run: str, only: tuple[str, ...], **values: Any) -> int:
         return 0
     if not info.get("finished", True):
         say("warning", f"{path} was not finished: what was stored until then is analysed")
-    if importlib.import_module("msmemscope.aggregate.server").recover(path):
+    if importlib.import_module("msmemscope.aggregate.take_up").recover(path):
         info = read_run_info(path)
     outputs = importlib.import_module("msmemscope.report.outputs")
     with progress_bar() as progress:

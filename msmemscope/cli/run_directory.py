@@ -33,7 +33,7 @@ def open_run_directory(text: str, *, to_write: bool = False) -> Path:
 
 
 def is_being_recorded(run: Path) -> bool:
-    """Whether an aggregator is at work on it: it holds a lock on the directory (aggregate/server.py)."""
+    """Whether an aggregator is at work on it: it holds a lock on the directory (aggregate/run_place.py)."""
     try:
         directory = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

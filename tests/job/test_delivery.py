@@ -26,8 +26,8 @@ from rings import ROOT, Job, assert_exactly_once, build_writer, process_entry, s
 
 from msmemscope._native import RingReader
 from msmemscope.aggregate.journal import segments
-from msmemscope.aggregate.server import recover
 from msmemscope.aggregate.shard import Shard
+from msmemscope.aggregate.take_up import recover
 from msmemscope.errors import MemscopeError
 from msmemscope.wire import messages
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from msmemscope.aggregate import server
+from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.collect import session
 from msmemscope.collect.agent import standby
 from msmemscope.collect.agent.loop import Agent
@@ -177,7 +178,7 @@ def test_run_json_is_written_to_its_end_before_an_empty_run_is_removed(
             time.sleep(0.5)
         ended.append(run.is_dir())
 
-    monkeypatch.setattr(server, "_try_write", slowly)
+    monkeypatch.setattr(Coordinator, "try_write", slowly)
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert server.serve(directory) == 0
@@ -201,7 +202,7 @@ def test_run_json_is_not_written_again_and_again_while_nothing_happens(
         return looks > 70  # one for each 50 ms
 
     monkeypatch.setattr(server, "_is_over_at_once", count)
-    monkeypatch.setattr(server, "_try_write", lambda coordinator: written.append(looks))
+    monkeypatch.setattr(Coordinator, "try_write", lambda _: written.append(looks))
     before = signal.getsignal(signal.SIGTERM)
     begun = time.monotonic()
     try:

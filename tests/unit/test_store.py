@@ -16,9 +16,9 @@ import pytest
 from msmemscope.aggregate import shard as shard_module
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.journal import segments
-from msmemscope.aggregate.server import agents_before, losses_before
 from msmemscope.aggregate.shard import Ring, Shard
 from msmemscope.aggregate.store import Chunk, Store
+from msmemscope.aggregate.take_up import agents_before, losses_before
 from msmemscope.analysis.blocks import track
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError
