@@ -89,7 +89,7 @@ setup-npu: $(NPU_INSTALLED) ## make .venv-npu with the package, torch_npu and, i
 .PHONY: demo
 demo: setup ## train a small transformer on 4 ranks with two planted leaks, and print the verdict
 	@mkdir -p $(DEMO_OUTPUT)
-	OMP_NUM_THREADS=1 msmemscope --output-path $(DEMO_OUTPUT) torchrun --standalone --nproc-per-node 4 examples/leaky_ddp.py
+	OMP_NUM_THREADS=1 msmemscope --holders step --output-path $(DEMO_OUTPUT) torchrun --standalone --nproc-per-node 4 examples/leaky_ddp.py
 
 .PHONY: demo-npu
 demo-npu: setup-npu ## the same training with the real torch_npu on two simulated NPUs

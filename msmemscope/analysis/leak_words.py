@@ -192,8 +192,11 @@ def _held_by(finding: Finding) -> list[str]:
 
 
 def _other_holders(finding: Finding) -> Iterator[str]:
-    for one in finding.evidence.get("holders", ())[1:3]:
-        yield f"some of it is held by {one['text']}"
+    """Without what holds a block or two by the way: a variable of the latest step."""
+    told = finding.evidence.get("holders") or []
+    for one in told[1:3]:
+        if one["found"] > told[0]["found"] / 4:
+            yield f"some of it is held by {one['text']}"
 
 
 def _leak_sentence(finding: Finding) -> str:
@@ -306,4 +309,5 @@ def advice_on(cause: Cause, *, is_held: bool = False) -> str:
     when = "in time" if sample.claim.per_minute else "at each step"
     if is_held:
         return f"Clear or bound what holds the blocks that {maker} here {when}."
-    return f"Find what still refers to the blocks that {maker} here, and clear or bound it {when}."
+    find = f"Find what still refers to the blocks that {maker} here, and clear or bound it {when}"
+    return f"{find} (--holders step looks for it while the program runs)."

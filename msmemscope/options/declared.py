@@ -274,7 +274,7 @@ OPTIONS: tuple[Option, ...] = (
         default="exit",
         help="When each process looks up, among its own objects, who holds the tensors that leak. exit: when its "
         "interpreter ends, which is too late for local variables of a function that has returned. step: also at the "
-        "end of the first step after a leak was found. none: never.",
+        "end of step 13, and of the first step after a leak was found. none: never.",
         cost="at most 0.3 s of one processor each time, and nothing where nothing leaks; a process that ends before "
         "the first verdict on it looks in any case, 30 to 150 ms. step: the program waits for it, once for each leak",
         field="holders",

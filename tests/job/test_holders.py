@@ -84,6 +84,13 @@ def test_a_local_list_is_found_at_a_step_where_that_is_asked_for(tmp_path: Path)
     assert " items), a local of main() at in_main.py:" in said
 
 
+def test_a_local_list_of_a_short_program_is_found_at_the_first_step_that_can_be_judged(tmp_path: Path) -> None:
+    command = tool(tmp_path / "out", [sys.executable, HOLDERS / "in_main.py", tmp_path / "never", "20"])
+    command[3:3] = ["--holders", "step"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert "; held by list `losses` (" in done.stderr
+
+
 def test_a_killed_process_tells_nothing_and_that_is_no_fault(tmp_path: Path) -> None:
     program = tmp_path / "killed.py"
     source = (HOLDERS / "many.py").read_text()

@@ -157,15 +157,18 @@ def _of_leaks(torch: object, tensors: Sequence[object], leaking: Mapping[str, Se
 
 
 def _by_size(torch: object, tensors: Sequence[object]) -> list[Group]:
-    """Tensors of one size, of which there are many: a leak's are."""
-    core = torch._C  # type: ignore[attr-defined]
-    numel, element_size = core.TensorBase.numel, core.TensorBase.element_size
-    sizes: dict[int, list[tuple[int, object]]] = {}
-    for address, tensor in _addressed(torch, tensors):
-        with core.DisableTorchFunction():
-            sizes.setdefault(numel(tensor) * element_size(tensor), []).append((address, tensor))
-    many = sorted((size * len(group), size) for size, group in sizes.items() if len(group) >= _LEAST)
-    return [Group(sizes[size]) for _, size in many[: -_GROUPS - 1 : -1]]
+    """Tensors of one size and kind, of which there are many: a leak's are. A kept loss has the size of many a state of
+    an optimizer, but needs a gradient."""
+    base = torch._C.TensorBase  # type: ignore[attr-defined]
+    requires_grad = base.requires_grad.__get__
+    alike: dict[tuple[int, int, bool], list[tuple[int, object]]] = {}
+    addressed = _addressed(torch, tensors)
+    with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        for address, tensor in addressed:
+            size = base.numel(tensor) * base.element_size(tensor)
+            alike.setdefault((size, id(type(tensor)), requires_grad(tensor)), []).append((address, tensor))
+    many = sorted((key[0] * len(group), key) for key, group in alike.items() if len(group) >= _LEAST)
+    return [Group(alike[key]) for _, key in many[: -_GROUPS - 1 : -1]]
 
 
 class _Climb:

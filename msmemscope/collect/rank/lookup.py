@@ -9,7 +9,8 @@ blocks.
 At the exit of the interpreter nobody needs it any more: threads that are no daemons have ended, and what the program
 registered has run. Where the process ends before it was judged for the first time, tensors are looked at in groups of
 one size, and the analysis knows by their addresses which of them leaked. A process that is killed, or leaves by
-os._exit(), tells nothing. `--holders step` looks at the end of a step, too, when the file is new.
+os._exit(), tells nothing. `--holders step` looks at the end of a step, too: of the first from which a leak can be told,
+which may be the last, and whenever the file is new.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Lookup:
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._next = 0.0
+        self._has_looked_early = False
         self._looked: set[str] = set()  # call stacks of leaks
 
     def at_exit(self) -> None:
@@ -62,12 +64,15 @@ class Lookup:
     def after_step(self) -> None:
         """Called when a step has ended, by the thread that ended it."""
         now = time.monotonic()
-        if now < self._next:
+        is_first = not self._has_looked_early and _native.current_step() > FEWEST_STEPS
+        if now < self._next and not is_first:
             return
         self._next = now + _EVERY_S
         try:
-            if leaking := self._news():
+            leaking = self._news()
+            if leaking or (is_first and leaking is None):
                 self._look(leaking)
+            self._has_looked_early |= is_first
         except Exception as error:  # noqa: BLE001 - whatever it is, the program's step has ended
             self._next = float("inf")
             tell(f"Warning: who holds leaked tensors is not looked up any more: {error!r}")
