@@ -18,11 +18,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,15 @@ from msmemscope.aggregate.definitions import Tables, joined
 from msmemscope.aggregate.folding import Folding
 from msmemscope.aggregate.journal import Journal
 from msmemscope.aggregate.meta import Meta
+from msmemscope.aggregate.ring import Ring, whose
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.folds.host_use import HostUse, host_series
 from msmemscope.tables.parts import Bad
-from msmemscope.tables.process import Whose
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 from msmemscope.wire import messages
 from msmemscope.wire.messages import IDENTITY_FIELDS, Batch, WireError
-from msmemscope.wire.reports import MOST_MARKS, AgentReport, Losses, RingReport, ShardReport, UsageFacts
+from msmemscope.wire.reports import AgentReport, Losses, ShardReport, UsageFacts
 from msmemscope.wire.stored import Mark, Stored
 
 DEFAULT_ROLL_ROWS = 1_000_000
@@ -50,46 +49,6 @@ SOONEST_ROLL_S, LATEST_ROLL_S = 5.0, 60.0
 ROLL_BYTES = 256 << 20  # of the journal: definitions and announcements have no rows
 RETRY_S = 1.0
 MAX_CAPACITIES = 1 << 20
-
-
-@dataclass
-class Ring:
-    """One process's data as far as it is known here."""
-
-    identity: dict[str, Any]
-    stored: Stored = field(default_factory=Stored)
-    expected: int = 0  # offset of the next batch
-    end: int = 0  # how far it was written, when that is known because nobody could read it to its end
-    lost: dict[str, int] = field(default_factory=dict)
-    final: bool = False
-    meta: Meta = field(default_factory=Meta)
-    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
-
-    @property
-    def rank(self) -> int | None:
-        rank = int(self.identity["rank"])
-        return None if rank < 0 else rank
-
-    def report(self) -> RingReport:
-        """Each fact as it is now; another thread may be changing them."""
-        return RingReport(
-            identity=self.identity,
-            stored=self.stored,
-            stored_to=self.expected,
-            end=self.end,
-            lost=self.lost,
-            final=self.final,
-            visible_devices=self.meta.visible_devices,
-            not_seen=dict(self.meta.not_seen),
-            holders=tuple(self.meta.holders),
-            marks=tuple(self.marks.copy()),  # at once: the other thread appends
-        )
-
-
-def whose(id: int, ring: Ring) -> Whose:
-    """What rows of a ring's process say of it."""
-    pid, attempt, created_ns = (int(ring.identity[name]) for name in ("pid", "attempt", "created_ns"))
-    return Whose(id, ring.rank, pid, attempt, created_ns)
 
 
 class Shard:

@@ -16,7 +16,8 @@ import pytest
 from msmemscope.aggregate import shard as shard_module
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.journal import segments
-from msmemscope.aggregate.shard import Ring, Shard
+from msmemscope.aggregate.ring import Ring
+from msmemscope.aggregate.shard import Shard
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.aggregate.take_up import agents_before, losses_before
 from msmemscope.analysis.blocks import track
