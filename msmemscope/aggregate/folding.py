@@ -1,13 +1,13 @@
 """Feeds the folds of a shard's rings, on a thread of its own: the receive loop stores, and never waits for a fold.
 
 In: each batch as it was stored, while the folds keep up; else what stands in the run's parts. Out: the folds, and the
-lives of blocks that have ended, which life_parts.py writes. At most
-MOST_WAITING rows wait here (some 200 MB). An aggregator that goes on with a run, and folds for which more would have
-to wait, read the parts instead, and come back to the batches as they arrive once there is no further part. What is
-folded of a ring is known by its offsets, and parts are only taken whole, so each batch is folded once.
+lives of blocks that have ended, which life_parts.py writes. At most MOST_WAITING rows wait here (some 200 MB). An
+aggregator that goes on with a run, and folds for which more would have to wait, read the parts instead, and come back
+to the batches as they arrive once there is no further part. What is folded of a ring is known by its offsets, and by
+its rows in the parts before, so each event is folded once, and what was folded is not read again.
 
 A fold that fails is a fault of ours and costs the job nothing but the live view: it is told once, and the end of the
-run folds the parts instead. So it is where events come faster than they can be folded, MOST_RESTARTS times.
+run folds the parts instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from msmemscope.telling import tell
 from msmemscope.wire.messages import Batch
 
 MOST_WAITING = 2_000_000
-MOST_RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,13 @@ class Folding:
         self._folds: dict[int, RingFold] = {}
         self._reached: dict[int, int] = {}  # ring -> the offset up to which it is folded
         self._read: set[str] = set()  # names of parts
+        self._in_parts: dict[int, int] = {}  # ring -> its rows in those
         self._with_parent: set[int] = set()
         self._over: set[int] = set()  # rings whose process has ended; of the thread
         self._queue: SimpleQueue[_Piece | _Ended | str | None] = SimpleQueue()
         self._put = self._taken = 0  # rows; each is written by one thread
         self._from_parts = False  # nothing is put: the thread takes it from parts
         self._is_reading = False
-        self._restarts = 0
         self._closed = False
         self._thread: threading.Thread | None = None
         self.is_broken = False
@@ -153,9 +152,9 @@ class Folding:
                     self._shrink()
                     continue
                 if not isinstance(piece, _Piece):
-                    self._begin_again()
+                    self._fold_stored()  # batches were left out: the parts have them
                     continue
-                if not self._from_parts:  # else all is folded anew soon
+                if not self._from_parts:  # else the parts will have it
                     self._fold_piece(piece)
                 self._taken += piece.n
         except Exception as error:  # noqa: BLE001 - a fault of ours; see the module's text
@@ -166,16 +165,6 @@ class Folding:
             tell(f"aggregator: no verdict before the end of the run ({error!r})")
             while not self._closed and self._queue.get() is not None:
                 pass
-
-    def _begin_again(self) -> None:
-        """Batches were left out, of rings that may stand in the midst of a part: all is folded from the parts anew."""
-        self._restarts += 1
-        if self._restarts > MOST_RESTARTS:
-            raise RuntimeError("events come faster than they can be followed")
-        self._is_reading = True
-        self._folds, self._reached, self._read = {}, {}, set()
-        self.lives.begin_again()
-        self._fold_stored()
 
     def _fold_stored(self) -> None:
         """The parts, those that come meanwhile, and what stands in none yet; whatever comes then is put again."""
@@ -206,16 +195,30 @@ class Folding:
         return bool(parts) and not self._closed
 
     def _fold_part(self, part: Part) -> None:
-        fresh = {ring for ring, (start, _) in part.offsets.items() if start >= self._reached.get(ring, 0)}
+        """What is not folded of it yet: parts have the rows of a ring in their order, and a fold knows how many it
+        has."""
+        known = {
+            ring: self._folds[ring].events - self._in_parts.get(ring, 0) for ring in part.rows if ring in self._folds
+        }
+        counts = {ring: end - first for ring, (first, end) in part.rows.items()}
+        fresh = {ring for ring, count in counts.items() if known.get(ring, 0) < count}
+        read: dict[int, int] = {}
         for batch in part.read(None if len(fresh) == len(part.rows) else fresh, [*COLUMNS, "ring"], self._unreadable):
             columns = event_columns(batch, COLUMNS)
             for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
                 of_ring = {name: column[rows] for name, column in columns.items()}
-                self._take(ring, len(of_ring["kind"]), of_ring)
+                n = len(of_ring["kind"])
+                read[ring] = read.get(ring, 0) + n
+                behind = min(max(known.get(ring, 0), 0), n)
+                known[ring] = known.get(ring, 0) - behind
+                if behind < n:
+                    self._take(ring, n - behind, {name: column[behind:] for name, column in of_ring.items()})
             if self._closed:
                 return
-        for ring in fresh:
-            self._reached[ring] = part.offsets[ring][1]
+        for ring, count in counts.items():
+            # Of what was read only what could be: a fold lacks the rest, too.
+            self._in_parts[ring] = self._in_parts.get(ring, 0) + (read.get(ring, 0) if ring in fresh else count)
+            self._reached[ring] = max(self._reached.get(ring, 0), part.offsets[ring][1])
 
     def _fold_piece(self, piece: _Piece) -> None:
         if piece.offset >= self._reached.get(piece.ring, 0):

@@ -1,9 +1,9 @@
 """Writes blocks/ while a run is recorded: the rows of lives as they end, by the folds' thread.
 
 In: the folds, behind each batch. Out: parts in a directory of the run, which becomes blocks/ once the verdict stands
-and what lives on has been added. Folds that begin anew begin the parts anew, so each life has one row whatever was
-killed. What is said of a process in its rows may change (a rank that becomes known late), and a disk may be full: then
-nothing is handed out, and whoever wants blocks/ goes through the events.
+and what lives on has been added. Who goes on with a run folds all anew and begins the parts anew, so each life has one
+row whatever was killed. What is said of a process in its rows may change (a rank that becomes known late), and a disk
+may be full: then nothing is handed out, and whoever wants blocks/ goes through the events.
 """
 
 from __future__ import annotations
@@ -63,13 +63,6 @@ class LifeParts:
     def put_off(self) -> None:
         """From now on nothing is written before finish(): a verdict is waited for."""
         self._is_put_off = True
-
-    def begin_again(self) -> None:
-        """All is folded anew, by other folds."""
-        self.discard()
-        self._said.clear()
-        self._waiting.clear()
-        self._rows_waiting = 0
 
     def discard(self) -> None:
         """Removes what was written."""

@@ -139,7 +139,13 @@ public:
             MEMSCOPE_ENRICH_COLUMNS(X)
 #undef X
         }
-        locked([&] { tracker_.feed(batch.events, enrich ? &enriched : nullptr); });
+        const auto work = [&] { tracker_.feed(batch.events, enrich ? &enriched : nullptr); };
+        if (n > kShort || !mutex_.try_lock()) {
+            locked(work);
+        } else {
+            const std::lock_guard<std::mutex> guard(mutex_, std::adopt_lock);
+            work();
+        }
         if (!enrich) return py::none();
         return to_python(std::move(enriched));
     }
@@ -158,7 +164,14 @@ public:
         return locked([&] { return (tracker_.*member)(); });
     }
 
+    // Of the thread that feeds, which asks behind each batch.
+    std::size_t ended_lives() const noexcept { return tracker_.ended_lives(); }
+
 private:
+    // Events that take less time than it takes to get the GIL back: among busy threads that is 5 ms each time, and a
+    // fold that is fed with many short batches falls behind.
+    static constexpr std::size_t kShort = 4096;
+
     // The GIL goes first: whoever holds the lock needs no GIL, so nobody waits for the other in a circle.
     template <typename Work>
     std::invoke_result_t<Work> locked(Work&& work) {
@@ -194,7 +207,7 @@ PYBIND11_MODULE(_kernel, module) {
         .def("feed", &SharedTracker::feed, py::arg("n"), py::arg("cols"), py::arg("enrich") = false)
         .def("shrink", &SharedTracker::shrink)
         .def_property_readonly("step", [](SharedTracker& self) { return self.ask(&BlockTracker::step); })
-        .def_property_readonly("ended_lives", [](SharedTracker& self) { return self.ask(&BlockTracker::ended_lives); })
+        .def_property_readonly("ended_lives", &SharedTracker::ended_lives)
         .def("facts", table(&BlockTracker::facts))
         .def("sites", table(&BlockTracker::sites))
         .def("steps", table(&BlockTracker::steps))

@@ -694,27 +694,28 @@ def test_a_missing_short_or_strided_column_is_named(name: str) -> None:
     assert tracker.facts()["events"] == 0
 
 
-def test_tables_may_be_asked_for_while_another_thread_feeds() -> None:
-    """Whole batches only: every batch allocates 500 blocks and frees 499 of them."""
+@pytest.mark.parametrize("blocks_per_batch", [500, 5000])
+def test_tables_may_be_asked_for_while_another_thread_feeds(blocks_per_batch: int) -> None:
+    """Whole batches only, short and long: every batch frees all blocks that it allocates but one."""
     tracker = tracker_of()
     batches = []
-    for number in range(200):
-        kept = 10_000 + number
-        batches.append(columns([malloc(n, 8) for n in range(499)] + [malloc(kept, 8)] + [free(n) for n in range(499)]))
+    for number in range(100):
+        short = [malloc(n, 8) for n in range(blocks_per_batch - 1)]
+        batches.append(columns([*short, malloc(10_000 + number, 8), *(free(block.ptr) for block in short)]))
 
     def work() -> None:
         for batch in batches:
-            tracker.feed(999, batch)
+            tracker.feed(2 * blocks_per_batch - 1, batch)
 
     thread = threading.Thread(target=work)
     thread.start()
     while thread.is_alive():
         sites = tracker.sites()
         if len(sites["allocs"]):
-            assert sites["live_blocks"][0] * 500 == sites["allocs"][0]
-        assert len(tracker.live()["ptr"]) <= 200
+            assert sites["live_blocks"][0] * blocks_per_batch == sites["allocs"][0]
+        assert len(tracker.live()["ptr"]) <= 100
     thread.join()
-    assert tracker.sites()["live_blocks"].tolist() == [200]
+    assert tracker.sites()["live_blocks"].tolist() == [100]
 
 
 # ------------------------------------------------------------------------------------------------- track()
