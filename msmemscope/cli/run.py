@@ -90,8 +90,7 @@ def _click_option(option: Option) -> click.Option:
     text = option.help
     if option.default:
         text += f" Default: {option.default}."
-    if option.later:
-        text += f" Not in this version: {'; '.join(declared.missing_words(option))}."
+    text += declared.not_in_this_version(option)
     if option.grammar:
         return click.Option([option.name, *option.flags], metavar=option.grammar, help=text)
     return click.Option([option.name, *option.flags], is_flag=True, help=text)

@@ -429,9 +429,10 @@ def lacking(config: Config) -> list[str]:
     return [f"--analysis {name} needs launches of operators, which --level leaves out: add op" for name in needing]
 
 
-def missing_words(option: Option) -> list[str]:
-    """What is not in this version of an option: for its help."""
-    return [f"{word} ({note})" if word else note for word, note in option.later.items()]
+def not_in_this_version(option: Option) -> str:
+    """A sentence for the help page; the notices of `later` say more, and docs/options.md too."""
+    words = ", ".join(word for word in option.later if word)
+    return f" Not in this version{f': {words}' if words else ''}." if option.later else ""
 
 
 def _parsed(option: Option, label: str, text: str, warnings: list[str]) -> dict[str, object]:

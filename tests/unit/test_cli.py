@@ -26,6 +26,7 @@ from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.collect.place import choose_place
 from msmemscope.errors import MemscopeError, UsageError
+from msmemscope.options.declared import OPTIONS
 from msmemscope.options.settings import Config
 
 
@@ -361,6 +362,16 @@ def test_what_is_missing_is_said_even_when_quiet_and_the_run_goes_on(
     assert main(["-q", "--analysis", "leaks,decompose", "sh"]) == 0
     assert "--analysis decompose" in capfd.readouterr().err
     assert supervisor.config.analysis == ("leaks", "decompose")
+
+
+def test_the_help_page_says_what_is_not_in_this_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    page = " ".join(capfd.readouterr().out.split())
+    for option in (option for option in OPTIONS if option.later):
+        words = [word for word in option.later if word]
+        ending = f" Default: {option.default}." if option.default else ""
+        said = " ".join(f"{option.help}{ending} Not in this version{': ' * bool(words)}{', '.join(words)}.".split())
+        assert said.replace("- ", "-") in page.replace("- ", "-"), option.name  # lines are broken at hyphens
 
 
 @pytest.mark.usefixtures("supervisor")
