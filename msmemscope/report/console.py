@@ -247,7 +247,9 @@ def _verdict(analysis: Analysis) -> Section:
     said = [one.analyzer.verdict(one) for one in analysis.judged]
     verdict = "; ".join(clause for clause in said if clause) or "nothing was found"
     status = analysis.run.info.get("exit_status")
-    if isinstance(status, int) and status > 0:  # of a signal the first lines tell
+    if analysis.summary.interrupted:
+        verdict = f"the program was interrupted; {verdict}"
+    elif isinstance(status, int) and status > 0:  # of a signal the first lines tell
         verdict = f"the program failed with exit status {status}; {verdict}"
     return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
 

@@ -58,7 +58,7 @@ def test_leaks_csv_names_line_ranks_and_bytes(analysis: Analysis, tmp_path: Path
     header = (tmp_path / "cluster" / "leaks.csv").read_text().splitlines()[0]
     assert header == (
         "kind,confidence,ranks,scope,device,pool,bytes,bytes_per_step,blocks,"
-        "first_step,last_step,file,line,function,owner,stack,processes"
+        "first_step,last_step,file,line,function,owner,stack,processes,holders"
     )
     big, small = read(tmp_path / "cluster" / "leaks.csv")
     assert (big["kind"], big["ranks"], big["scope"], big["device"], big["pool"]) == (

@@ -95,6 +95,8 @@ def test_who_presses_ctrl_c_has_not_died() -> None:
     analysis = analyse(run)
     assert analysis.summary.deaths == ("rank 2 by SIGKILL",)
     assert "Interrupted: Ctrl-C (SIGINT) ended the program" in plain_text(analysis).splitlines()
+    run.info |= {"exit_status": 1}  # torchrun's
+    assert "msMemScope: the program was interrupted; " in plain_text(analyse(run))
     run.info |= {"interrupted": False}
     assert "rank 0 by SIGINT" in analyse(run).summary.deaths[0]
 
