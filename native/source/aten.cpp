@@ -130,7 +130,7 @@ constexpr memscope_operator_sink kSink = {MEMSCOPE_OPERATOR_SINK_VERSION, wanted
 }  // namespace
 
 void operators_switched() noexcept {
-    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(wanted() != 0);
+    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(wanted());
 }
 
 }  // namespace memscope

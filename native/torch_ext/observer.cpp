@@ -7,6 +7,7 @@
 // that a kernel makes itself are part of it. FakeTensors and meta tensors have no memory: nobody hears of them.
 //
 // Calls no operator, holds no tensor, takes no lock; an exception of ours must not reach the program.
+#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -158,6 +159,7 @@ void begin(const at::RecordFunction& call) {
     const Plan* plan = g_plans.find(call);
     if (plan == nullptr || plan->is_passed_over || is_autocast(*plan)) return;
     if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
+    if (at::in_parallel_region()) return;  // a helper of a kernel that runs on another thread
     const auto given = call.inputs();
     Tensors& tensors = t_tensors;
     tensors.clear();
@@ -216,6 +218,7 @@ void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
 }
 
 std::mutex g_switching;
+unsigned g_switched = 0;
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
 
 }  // namespace
@@ -229,17 +232,17 @@ MEMSCOPE_API int memscope_observe(const memscope_operator_sink* sink) {
     return 0;
 }
 
-MEMSCOPE_API void memscope_switch(int is_on) {
+MEMSCOPE_API void memscope_switch(unsigned wanted) {
     using namespace memscope::observer;
     const std::lock_guard<std::mutex> lock(g_switching);
-    if ((g_callback != at::INVALID_CALLBACK_HANDLE) == (is_on != 0)) return;
-    if (is_on != 0) {
-        g_callback = at::addGlobalCallback(at::RecordFunctionCallback(started, ended)
-                                               .needsInputs(true)
-                                               .needsOutputs(true)
-                                               .scopes({at::RecordScope::FUNCTION}));
-    } else {
-        at::removeCallback(g_callback);
-        g_callback = at::INVALID_CALLBACK_HANDLE;
-    }
+    if (g_switched == wanted) return;
+    g_switched = wanted;
+    if (g_callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(g_callback);
+    g_callback = at::INVALID_CALLBACK_HANDLE;
+    if (wanted == 0) return;
+    // Results are copied for who needs them: only for accesses.
+    g_callback = at::addGlobalCallback(at::RecordFunctionCallback(started, ended)
+                                           .needsInputs(true)
+                                           .needsOutputs((wanted & MEMSCOPE_WANTS_ACCESSES) != 0)
+                                           .scopes({at::RecordScope::FUNCTION}));
 }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 1u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 2u
 
 // What wanted() answers, as memscope::Sort has it.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -55,8 +55,8 @@ struct memscope_operator_sink {
 // What the observer's library exports. Adopts the sink for the life of the process: 0, or 1 when its version is
 // another.
 typedef int (*memscope_observe_function)(const struct memscope_operator_sink* sink);
-// Observes from now on, or no more: then torch calls nothing of ours.
-typedef void (*memscope_switch_function)(int is_on);
+// Observes what is wanted from now on, a sum of MEMSCOPE_WANTS_*; 0: nothing, then torch calls nothing of ours.
+typedef void (*memscope_switch_function)(unsigned wanted);
 
 #ifdef __cplusplus
 }

@@ -78,6 +78,12 @@ inline bool is_written(const c10::Argument& argument) {
     return is_marked(argument) && argument.alias_info()->isWrite();
 }
 
+inline bool may_return_view(const c10::FunctionSchema& schema) {
+    for (const c10::Argument& returned : schema.returns())
+        if (is_marked(returned) && !is_written(returned)) return true;
+    return false;
+}
+
 inline Plan make_plan(const c10::FunctionSchema& schema) {
     Plan plan;
     plan.schema_name = schema.name();
@@ -90,8 +96,9 @@ inline Plan make_plan(const c10::FunctionSchema& schema) {
     if (const auto handle = c10::Dispatcher::singleton().findOp(schema.operator_name())) {
         using c10::DispatchKey;
         const auto has = [&](DispatchKey key) { return handle->hasKernelForDispatchKey(key); };
-        plan.is_passed_over = has(DispatchKey::CompositeImplicitAutograd) && !has(DispatchKey::CPU) &&
-                              !has(DispatchKey::CUDA) && !has(DispatchKey::PrivateUse1);
+        const bool has_kernel = has(DispatchKey::CPU) || has(DispatchKey::CUDA) || has(DispatchKey::PrivateUse1);
+        // contiguous, reshape: whether it is a view or a copy, what it calls tells.
+        plan.is_passed_over = has(DispatchKey::CompositeImplicitAutograd) && (!has_kernel || may_return_view(schema));
         plan.casts_cpu = has(DispatchKey::AutocastCPU);
         plan.casts_cuda = has(DispatchKey::AutocastCUDA);
         plan.casts_npu = has(DispatchKey::AutocastPrivateUse1);

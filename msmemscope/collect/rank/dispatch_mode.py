@@ -44,6 +44,7 @@ def make_mode(torch: Any) -> Any:
     base = sys.modules["torch.utils._python_dispatch"].TorchDispatchMode
     plans: dict[Any, Rules | None] = {}
     inplace_view = torch.Tag.inplace_view
+    nobody = torch.Tensor.__torch_dispatch__  # of a class that does not answer
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
     def is_tracing() -> bool:
@@ -52,7 +53,9 @@ def make_mode(torch: Any) -> Any:
 
     def plan_of(operator: Any) -> Rules | None:
         name = operator.name()
-        if has_kernel(name, _COMPOSITE) and not any(has_kernel(name, key) for key in _KERNELS):
+        marks = [one.alias_info for one in operator._schema.returns]
+        may_return_view = any(mark is not None and not mark.is_write for mark in marks)
+        if has_kernel(name, _COMPOSITE) and (may_return_view or not any(has_kernel(name, key) for key in _KERNELS)):
             return None
         return rules_of(operator, inplace_view in operator.tags)
 
@@ -61,7 +64,7 @@ def make_mode(torch: Any) -> Any:
             kwargs = kwargs or {}
             if is_tracing() or operator.namespace == _UNOBSERVED:
                 return operator(*args, **kwargs)
-            if types:  # a subclass answers, and what it calls comes here
+            if any(kind.__torch_dispatch__ is not nobody for kind in types):  # it answers, and what it calls comes here
                 return NotImplemented
             if _native.wanted_of_operators() == 0:
                 return operator(*args, **kwargs)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LOOK_EVERY_S = 0.5
-SLOW = "a TorchDispatchMode records operators instead, which makes a launch-bound step take 2 to 3 times as long"
+SLOW = "a TorchDispatchMode records operators instead, which makes a launch-bound step take 2 to 5 times as long"
 
 _torch: torch_ext.Torch | None = None  # for which an observer is waited for
 _decided = False
