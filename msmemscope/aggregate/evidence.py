@@ -37,7 +37,7 @@ class Evidence(Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the folds have all that was stored up to a moment ago, or may be judged all the same."""
+        """Whether the folds have all that was stored up to some moment that was not judged yet."""
 
     def folded(self) -> Folded: ...
     def capacity(self) -> Mapping[tuple[int, str], int]: ...
@@ -61,7 +61,7 @@ class OwnEvidence:
 
     @property
     def is_whole(self) -> bool:
-        return not self.folding.is_broken and not self.folding.is_behind
+        return not self.folding.is_broken and not self.folding.is_taking_up
 
     def folded(self) -> Folded:
         return self.folding.folded()

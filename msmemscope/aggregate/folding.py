@@ -71,6 +71,8 @@ class Folding:
         self._put = self._taken = 0  # rows; each is written by one thread
         self._from_parts = False  # nothing is put: the thread takes it from parts
         self._is_reading = False
+        self.is_taking_up = False
+        """An earlier aggregator has said more than the folds know yet."""
         self._closed = False
         self._thread: threading.Thread | None = None
         self.is_broken = False
@@ -81,7 +83,7 @@ class Folding:
 
     @property
     def is_behind(self) -> bool:
-        """The folds hold a part of the run only: what they say would be less than was said before."""
+        """The folds read from parts what they lack. What they say is true of an earlier moment."""
         return self._from_parts or self._is_reading
 
     @property
@@ -92,7 +94,7 @@ class Folding:
     def catch_up(self, with_parent: Iterable[int]) -> None:
         """Comes before the first batch: what the parts of the run hold is folded first. with_parent: see put()."""
         self._with_parent.update(with_parent)
-        self._from_parts = True
+        self._from_parts = self.is_taking_up = True
 
     def put(self, batch: Batch, *, has_parent: bool) -> None:
         """The next batch of a ring. has_parent: another process that was recorded started that of the ring."""
@@ -177,7 +179,7 @@ class Folding:
         for piece in waiting:
             self._fold_piece(piece)
         self._shrink()
-        self._is_reading = False
+        self._is_reading = self.is_taking_up = False
 
     def _shrink(self) -> None:
         for ring in [ring for ring in self._over if ring in self._folds]:

@@ -30,8 +30,8 @@ SHARE = 0.05  # of a processor's time
 
 
 class Judge:
-    """Judges one run. Each method is called by one thread, the receive loop's. There is no verdict while the folds are
-    behind: it would say less than the one before."""
+    """Judges one run. Each method is called by one thread, the receive loop's. There is no verdict while the
+    folds take up what an earlier aggregator left: it would say less than the one before."""
 
     def __init__(
         self,

@@ -107,7 +107,8 @@ def test_storing_never_waits_for_a_fold(tmp_path: Path, gate: Gate) -> None:
             assert life.folding.rows_waiting <= 50
     assert life.folding.is_behind
     life.judge.look()
-    assert life.judge._future is None  # half of the run must not be judged as if it were all
+    assert life.judge._future is not None  # what the folds say is true of an earlier moment
+    life.judge._future.result(WAIT_S)
     gate.open.set()
     wait_for(lambda: not life.folding.is_behind)
     life.store(500, 10)
@@ -184,6 +185,26 @@ def test_folds_of_an_earlier_life_know_their_parents(tmp_path: Path) -> None:
     second.finish()
     tables = second.folding.folded().folds[2].tables()
     assert list(tables.anomalies["kind"]) == ["inherited_free"]
+    second.assert_folds_are_those_of_the_parts()
+
+
+def test_a_successor_says_nothing_before_it_knows_what_was_said(tmp_path: Path, gate: Gate) -> None:
+    first = Life(tmp_path / "run", roll_rows=5)
+    first.tell(announcement())
+    first.store(0, 10)
+    first.finish()
+    first.coordinator._finished = False
+    first.coordinator.write()
+    gate.open.clear()
+    second = Life(tmp_path / "run")
+    second.store(10, 10)
+    second.judge.look()
+    assert second.judge._future is None
+    gate.open.set()
+    wait_for(lambda: not second.folding.is_taking_up)
+    second.judge.look()
+    assert second.judge._future is not None
+    second.finish()
     second.assert_folds_are_those_of_the_parts()
 
 
