@@ -23,7 +23,11 @@ from msmemscope.collect.session import hook_library
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
 
-MINORS = (10, 11, 12, 13, 14)  # those that pyproject.toml and module/python_frames.c know
+# Those that pyproject.toml and module/python_frames.c know. Tests of one share a build: they run one after the other.
+MINORS = [
+    pytest.param(minor, id=f"3.{minor}", marks=pytest.mark.xdist_group(f"python-3.{minor}"))
+    for minor in (10, 11, 12, 13, 14)
+]
 
 # Allocates in all sorts of frames, and writes down the interpreter's own view of each stack.
 PROGRAM = """
@@ -146,7 +150,7 @@ def package(directory: Path, module: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("minor", MINORS, ids=lambda minor: f"3.{minor}")
+@pytest.mark.parametrize("minor", MINORS)
 def test_stacks_and_steps_are_right(watch: Watch, tmp_path: Path, minor: int) -> None:
     python = interpreter(minor)
     packages = package(tmp_path / "packages", build(python, minor))
@@ -176,7 +180,7 @@ def test_stacks_and_steps_are_right(watch: Watch, tmp_path: Path, minor: int) ->
     assert steps == [*range(2, 10)]
 
 
-@pytest.mark.parametrize("minor", MINORS, ids=lambda minor: f"3.{minor}")
+@pytest.mark.parametrize("minor", MINORS)
 def test_every_call_is_traced(watch: Watch, tmp_path: Path, minor: int) -> None:
     """By the profile function up to 3.11, by sys.monitoring from 3.12 on."""
     python = interpreter(minor)
