@@ -133,7 +133,7 @@ def test_an_interpreter_of_another_installation_takes_our_package_and_not_the_us
     finally:
         os.close(session.owner)
         shutil.rmtree(session.directory)
-    assert done.stdout.split() == [str(package / "collect/bootstrap.py"), str(tmp_path)], done.stderr
+    assert done.stdout.split() == [str(package / "collect/rank/bootstrap.py"), str(tmp_path)], done.stderr
 
 
 def test_steps_of_a_program_that_allocates_nothing_we_know(watch: Watch, tmp_path: Path) -> None:

@@ -119,24 +119,27 @@ def _add_events(run: FakeRun, ring: int, chance: Chance, names: Sequence[int], s
         anywhere = chance.choice(
             list(DeviceType) if wild else [DeviceType.CPU, DeviceType.NPU, DeviceType.NPU, DeviceType.CUDA]
         )
-        run.add(
-            kind,
-            now - chance.choice([0, 0, 0, 3, 20]),
-            ring=ring,
-            step=step,
-            aux=chance.choice([0, 1, 2, 3, 7]),
-            ptr=chance.choice(_BIG if wild else ptrs),
-            size=chance.choice([-5, 1 << 40, 7] if wild else [0, 1, 512, 4096, 1 << 20, 12_345_678]),
-            used=chance.choice([-1, 0, 5, 1 << 40]),
-            total=chance.choice([-1, 0, 7, 1 << 41]),
-            device=chance.choice([-1, 0, 0, 0, 1, 12]),
-            device_type=_PLACE_OF_POOL.get(Pool(pool), anywhere) if pool in list(Pool) else anywhere,
-            pool=pool,
-            flags=chance.choice([0, 0, 0, 0, 1, 2, 4, 16, 32, 63]),
-            name=chance.choice(names),
-            attr=chance.choice([*names, 6, 1 << 17, 1 << 31, 3 << 56 | 5]),
-            stack_py=chance.choice(stacks),
-            stack_c=chance.choice(stacks),
-            tid=chance.choice([0, 100, 4_294_967_295]),
-        )
+        at = now - chance.choice([0, 0, 0, 3, 20])
+        values = {
+            "ring": ring,
+            "step": step,
+            "aux": chance.choice([0, 1, 2, 3, 7]),
+            "ptr": chance.choice(_BIG if wild else ptrs),
+            "size": chance.choice([-5, 1 << 40, 7] if wild else [0, 1, 512, 4096, 1 << 20, 12_345_678]),
+            "used": chance.choice([-1, 0, 5, 1 << 40]),
+            "total": chance.choice([-1, 0, 7, 1 << 41]),
+            "device": chance.choice([-1, 0, 0, 0, 1, 12]),
+            "device_type": _PLACE_OF_POOL.get(Pool(pool), anywhere) if pool in list(Pool) else anywhere,
+            "pool": pool,
+            "flags": chance.choice([0, 0, 0, 0, 1, 2, 4, 16, 32, 63]),
+            "name": chance.choice(names),
+            "attr": chance.choice([*names, 6, 1 << 17, 1 << 31, 3 << 56 | 5]),
+            "stack_py": chance.choice(stacks),
+            "stack_c": chance.choice(stacks),
+            "tid": chance.choice([0, 100, 4_294_967_295]),
+        }
+        if kind == Kind.SNAPSHOT:
+            values["aux"] = 0  # no size of the device
+        if kind != Kind.CALL:  # they have files of their own: test_python_trace.py
+            run.add(kind, at, **values)
     return now
