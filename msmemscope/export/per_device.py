@@ -261,12 +261,13 @@ def _files_open_at_stop(
     Only files that are written here: the rows would stand in none of them else.
     """
     stopped: set[int] = set()
-    stepped: set[int] = set()
+    # Rows of steps and operators are written at once, too: upstream's to the card that is the thread's at the time.
+    on_first_card: set[int] = set()
     opened: dict[int, set[str]] = {}
     system = run.events(columns=["aux", "ring"], kinds=(Kind.SYSTEM,))
     if not any((event_columns(batch, ("aux",))["aux"] == SystemEvent.STOP_TRACE).any() for batch in system):
         return opened
-    kinds = [kind for kind in selection.kinds() if kind != Kind.MALLOC]
+    kinds = [kind for kind in selection.kinds() if kind not in (Kind.MALLOC, Kind.ACCESS)]
     names = ("kind", "aux", "device_type", "device", "pool")
     for batch in run.events(columns=[*names, "ring"], kinds=kinds):
         columns = event_columns(batch, names)
@@ -276,17 +277,18 @@ def _files_open_at_stop(
             if ring not in stopped:
                 part = cut(part, 0, int(stops[0]) if len(stops) else len(part["kind"]))
                 steps = part["kind"] == Kind.STEP
-                if (steps & (part["aux"] == StepSource.API)).any():
-                    stepped.add(ring)
+                operators = (part["kind"] == Kind.OP_START) | (part["kind"] == Kind.OP_END)
+                if (operators | (steps & (part["aux"] == StepSource.API))).any():
+                    on_first_card.add(ring)
                 places = part["device_type"].astype(np.int64) << 16 | (part["device"].view(np.uint16) + np.uint16(1))
-                places = places[~steps & ~selection.leaves_out(part, accelerators.get(ring, ()))]
+                places = places[~steps & ~operators & ~selection.leaves_out(part, accelerators.get(ring, ()))]
                 homes = {place_id(code) for code in np.unique(places).tolist()}
                 opened.setdefault(ring, set()).update(filter(selection.has_device, homes - {NOT_APPLICABLE}))
             if len(stops):
                 stopped.add(ring)
-    for ring in stepped:
+    for ring in on_first_card:
         if cards := [*accelerators.get(ring, ()), *sorted(opened[ring] - {CPU})]:
-            opened[ring].add(cards[0])  # a STEP row has a card, and is written at once
+            opened[ring].add(cards[0])
     return {ring: homes for ring, homes in opened.items() if ring in stopped and homes}
 
 
