@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from msmemscope._kernel import SqliteTable, UpstreamRows
+from msmemscope.export.new_file import NewFile, beside
 from msmemscope.export.python_trace import COLUMNS as TRACE_COLUMNS
 from msmemscope.export.python_trace import TYPES as TRACE_TYPES
 from msmemscope.export.python_trace import Row
@@ -59,33 +60,17 @@ class DumpFile(Protocol):
     def discard(self) -> None: ...
 
 
-class CsvFile:
+class CsvFile(NewFile):
     """The native rows write their lines to the file themselves."""
 
     def __init__(self, path: Path, home: str, rows: UpstreamRows, grown: Grown) -> None:
-        self.path = path
+        super().__init__(path, ",".join(COLUMNS) + "\n")
         self._home = home
         self._rows = rows
         self._grown = grown
-        self._temporary = _temporary(path)
-        self._temporary.unlink(missing_ok=True)
-        self._file = os.fdopen(
-            os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0
-        )
-        self._file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, rows: Columns, chosen: Column | None) -> None:
         self._grown(self._rows.write_csv(self._file.fileno(), len(rows["kind"]), rows, self._home, chosen))
-
-    def finish(self) -> None:
-        self._file.close()
-
-    def put(self) -> None:
-        self._temporary.replace(self.path)
-
-    def discard(self) -> None:
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
 
 
 class DbFile:
@@ -100,7 +85,7 @@ class DbFile:
         self._home = home
         self._rows = rows
         self._grown = grown
-        self._temporary = _temporary(path)
+        self._temporary = beside(path)
         self._bytes = 0
         self._traced: str | None = None  # the name of the table of calls
         self._remove_temporary()
@@ -197,7 +182,3 @@ def open_file(path: Path, file_format: str, home: str, rows: UpstreamRows, grown
 def _insert(rows: int) -> str:
     row = f"({','.join('?' * len(COLUMNS))})"
     return f"INSERT INTO {TABLE} VALUES {','.join([row] * rows)}"
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")

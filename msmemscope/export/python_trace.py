@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msmemscope.export.new_file import NewFile
 from msmemscope.export.selection import NOT_APPLICABLE
 from msmemscope.vocabulary import CallKind, Flag
 
@@ -63,17 +63,12 @@ class TraceRows:
         return self._names[key]
 
 
-class TraceCsv:
+class TraceCsv(NewFile):
     """The file of a process. FuncInfo is quoted where it has a comma or a quotation mark, which upstream's is not."""
 
     def __init__(self, path: Path, grown: Grown) -> None:
-        self.path = path
+        super().__init__(path, ",".join(COLUMNS) + "\n")
         self._grown = grown
-        self._temporary = path.with_name(f".{path.name}.part")
-        self._temporary.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb", 0)
-        self._file.write((",".join(COLUMNS) + "\n").encode())
 
     def trace(self, rows: list[Row]) -> None:
         text = io.StringIO()
@@ -81,16 +76,6 @@ class TraceCsv:
         data = text.getvalue().encode("utf-8", "replace")
         self._file.write(data)
         self._grown(len(data))
-
-    def finish(self) -> None:
-        self._file.close()
-
-    def put(self) -> None:
-        self._temporary.replace(self.path)
-
-    def discard(self) -> None:
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
 
 
 class ProcessTrace:
