@@ -4,6 +4,7 @@ right stacks and steps. The frames that the walk reads are laid out differently 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -23,11 +24,8 @@ from msmemscope.collect.session import hook_library
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
 
-# Those that pyproject.toml and module/python_frames.c know. Tests of one share a build: they run one after the other.
-MINORS = [
-    pytest.param(minor, id=f"3.{minor}", marks=pytest.mark.xdist_group(f"python-3.{minor}"))
-    for minor in (10, 11, 12, 13, 14)
-]
+# Those that pyproject.toml and module/python_frames.c know.
+MINORS = [pytest.param(minor, id=f"3.{minor}") for minor in (10, 11, 12, 13, 14)]
 
 # Allocates in all sorts of frames, and writes down the interpreter's own view of each stack.
 PROGRAM = """
@@ -115,7 +113,7 @@ def interpreter(minor: int) -> Path:
 
 def build(python: Path, minor: int) -> Path:
     """The native module for that interpreter and the preload library in use. Kept in build/; made again when a source
-    is newer."""
+    is newer. Tests that run at the same time wait for one another: they share the directory."""
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no CMake and Ninja")
     directory = ROOT / f"build/interpreters/3.{minor}"
@@ -127,13 +125,16 @@ def build(python: Path, minor: int) -> Path:
     }
     arguments = [f"-D{name}={value}" for name, value in options.items()]
     log = ""
-    for command in (
-        ["cmake", "-S", ROOT, "-B", directory, "-G", "Ninja", *arguments],
-        ["cmake", "--build", directory, "--target", "_native"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * LIMIT_S)
-        log += done.stdout + done.stderr
-        assert done.returncode == 0, log
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (
+            ["cmake", "-S", ROOT, "-B", directory, "-G", "Ninja", *arguments],
+            ["cmake", "--build", directory, "--target", "_native"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * LIMIT_S)
+            log += done.stdout + done.stderr
+            assert done.returncode == 0, log
     (module,) = (directory / "native").glob(f"_native.cpython-3{minor}-*.so")
     return module
 

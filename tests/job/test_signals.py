@@ -138,6 +138,9 @@ def test_the_bystander_ends_with_the_tool_also_when_that_is_killed(counting: sub
             os.kill(process, signal.SIGKILL)
 
 
+PROMPT = "what next? "
+
+
 class Terminal:
     """bash on a pseudo-terminal."""
 
@@ -146,7 +149,7 @@ class Terminal:
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.chdir(directory)
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment(), "PS1": "$ ", "TERM": "dumb"})
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment(), "PS1": PROMPT, "TERM": "dumb"})
 
     def type(self, text: str) -> None:
         os.write(self.file, text.encode())
@@ -158,6 +161,10 @@ class Terminal:
             if select.select([self.file], [], [], 1)[0]:
                 self.said += os.read(self.file, 4096)
         self.said = self.said.partition(text.encode())[2]
+
+    def wait_for_prompt(self) -> None:
+        """What is typed before it, while the shell takes the terminal back, may be lost."""
+        self.wait_for(PROMPT)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -188,6 +195,7 @@ def test_ctrl_c_of_a_terminal_comes_once(terminal: Terminal) -> None:
 
     terminal.type("\x1a")
     terminal.wait_for("Stopped")
+    terminal.wait_for_prompt()
     terminal.type("kill -USR2 %1; fg; echo status=$?\n")
     terminal.wait_for("status=0\r\n")
 
@@ -199,11 +207,14 @@ def test_a_job_can_be_stopped_continued_in_the_background_and_read_the_terminal(
     terminal.wait_for("reader is up\r\n")
     terminal.type("\x1a")
     terminal.wait_for("Stopped")
+    terminal.wait_for_prompt()
     terminal.type("bg\n")
     terminal.wait_for("reader.py &")
+    terminal.wait_for_prompt()
     # It reads, and is not in the foreground. The shell may say so by itself at any moment, in the words of `jobs`.
     terminal.type("while ! jobs | grep Stopped; do sleep 0.1; done; echo 'is' stopped\n")
     terminal.wait_for("is stopped\r\n")
+    terminal.wait_for_prompt()
     terminal.type("fg\n")
     terminal.wait_for("fg\r\n")
     terminal.wait_for("reader.py\r\n")
