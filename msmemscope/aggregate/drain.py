@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from msmemscope.aggregate.shard import Shard
 from msmemscope.collect.agent.loop import Agent
 from msmemscope.collect.presence import AGENT, hold
-from msmemscope.wire import messages
 
 GIVE_UP_S = 5.0  # how long a full disk is waited for: whoever asks has waited already
 
@@ -41,33 +40,42 @@ class _InProcess(Agent):
     """An agent whose shard lives in the same process."""
 
     def __init__(self, session_dir: Path, session: Mapping[str, Any], shard: Shard) -> None:
-        self._shard = shard
-        self._answers: deque[bytes] = deque()
-        super().__init__(session_dir, session)
+        super().__init__(session_dir, session, _Calls(shard))
         self._settings = replace(self._settings, give_up_s=GIVE_UP_S)
         self.finish_asked = True
 
-    def _connect(self) -> None:
-        self._answers.clear()
-        self._hello()
-
-    def _send(self, kind: str, **content: Any) -> None:
-        self._answers += self._shard.answer(messages.pack(kind, self._name, **content))
-
-    def _has_answers(self) -> bool:
-        return bool(self._answers)
-
-    def _receive(self, wait_ms: int) -> bool:
-        self._shard.roll()
-        if not self._answers:
-            time.sleep(wait_ms / 1000)
-        while self._answers:
-            if self._take(messages.unpack(self._answers.popleft(), self._name, messages.SHARD_TYPES)):
-                return True
-        return False
-
-    def _move_to_spool(self, now: float) -> None:
+    def _spool(self, now: float) -> None:
         """No writer is waited for any more."""
 
     def _sample(self) -> None:
         """Whoever it was is gone, or about to go."""
+
+
+class _Calls:
+    """A Link by calls of the shard."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._answers: deque[bytes] = deque()
+
+    def connect(self) -> None:
+        self._answers.clear()
+
+    def send(self, data: bytes) -> None:
+        self._answers += self._shard.answer(data)
+
+    def has_answers(self) -> bool:
+        return bool(self._answers)
+
+    def wait(self, files: Collection[int], ms: int) -> Collection[int]:  # noqa: ARG002 - nobody else is waited for
+        self._shard.roll()
+        if not self._answers:
+            time.sleep(ms / 1000)
+        return ()
+
+    def answers(self) -> Iterator[bytes]:
+        while self._answers:
+            yield self._answers.popleft()
+
+    def close(self) -> None:
+        """Nothing to close."""

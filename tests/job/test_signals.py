@@ -149,7 +149,9 @@ class Terminal:
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.chdir(directory)
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment(), "PS1": PROMPT, "TERM": "dumb"})
+            os.execvpe(
+                "bash", ["bash", "--norc", "--noprofile", "-i"], {**environment(), "PS1": PROMPT, "TERM": "dumb"}
+            )
 
     def type(self, text: str) -> None:
         os.write(self.file, text.encode())

@@ -1,0 +1,63 @@
+"""Makes room in rings that fill up while nothing is acknowledged: their committed bytes go to the spools.
+
+In: the rings that are served. Out: bytes in their spools, given back to the writers.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+
+from msmemscope.collect.agent.feed import Feed
+from msmemscope.collect.agent.telling import Once
+
+_AGAIN_S = 1.0  # after it failed: what does not fit is not copied again and again
+
+
+class Spooling:
+    """directory: where spools lie. most_bytes: in all of them."""
+
+    def __init__(self, directory: Path, most_bytes: int) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._not_before = 0.0
+        self._once = Once()
+
+    def move(self, feeds: Iterable[Feed], now: float, *, silent: bool) -> None:
+        """silent: nothing was acknowledged for long. now: monotonic, in seconds."""
+        feeds = list(feeds)
+        if now < self._not_before or not (silent or any(feed.spool for feed in feeds)):
+            return
+        spooled = sum(feed.spool.size for feed in feeds)
+        for feed in feeds:
+            if not (feed.spool or silent) or feed.reader.head - feed.reader.acked <= feed.reader.capacity // 2:
+                continue
+            try:
+                moved = self._move(feed, max(self._most_bytes - spooled, 0))
+            except OSError as error:
+                self._once.say(
+                    f"cannot spool to {self._directory} ({error.strerror}); writers wait, then drop and count"
+                )
+                self._not_before = now + _AGAIN_S
+                continue
+            spooled += moved
+            feed.reader.release(feed.reader.acked + moved)
+
+    @staticmethod
+    def _move(feed: Feed, room: int) -> int:
+        """How many bytes. 0: there is a hole, nothing to move yet."""
+        data = feed.reader.copy(feed.reader.acked, min(feed.reader.capacity, room))
+        if data:
+            feed.spool.append(feed.reader.acked, data)
+        elif room <= feed.reader.capacity:
+            raise OSError(errno.ENOSPC, "the spool is full")
+        return len(data)
+
+    def close(self, feeds: Iterable[Feed]) -> None:
+        for feed in feeds:
+            feed.spool.close()
+        try:
+            self._directory.rmdir()
+        except OSError:  # something is left in it, or it was never made
+            return
