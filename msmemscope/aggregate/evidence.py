@@ -133,9 +133,17 @@ class HeardEvidence:
         self._folds: dict[int, HeardFold] = {}
         self._host: dict[int, HostSeries] = {}
         self._capacity: dict[tuple[int, str], int] = {}
+        self._refused = 0
 
     def take(self, data: bytes | memoryview) -> None:
-        """One message. WireError for what no shard sends; then nothing of it was taken."""
+        """One message. WireError for what no shard sends; then nothing of it was taken, and it is counted."""
+        try:
+            self._take(data)
+        except WireError:
+            self._refused += 1
+            raise
+
+    def _take(self, data: bytes | memoryview) -> None:
         kind = wire.kind_of(data)
         if kind == "report":
             self._report = self._report.merged(JobReport([reports.unpack(data, self._session)]))
@@ -157,6 +165,7 @@ class HeardEvidence:
     def report(self) -> JobReport:
         """The reports, merged."""
         report = self._report
+        report.refused_messages = self._refused
         report.unjudged_events = sum(
             max(report.rings[ring].stored.rows - (self._folds[ring].events if ring in self._folds else 0), 0)
             for ring in report.moved

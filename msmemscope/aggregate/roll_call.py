@@ -46,7 +46,7 @@ def losses(report: JobReport, expected_agents: int | None = None, *, ended: bool
         "missing_bytes": sum(ring.missing_bytes for ring in rings),
         "stored_twice_bytes": report.stored_twice_bytes,
         "unjudged_events": report.unjudged_events,
-        "invalid_batches": lost.refused_messages,
+        "invalid_batches": lost.refused_messages + report.refused_messages,
         "damaged_journal_frames": sum(damage.frames for damage in lost.damaged_segments.values()),
         "damaged_journal_bytes": sum(damage.bytes for damage in lost.damaged_segments.values()),
         "deleted_events": lost.deleted_events,

@@ -149,6 +149,8 @@ class JobReport:
 
     unjudged_events = 0
     """Of rings that moved: what stands in tables, and in no fold that this process has heard of."""
+    refused_messages = 0
+    """That came for this process and were from no shard."""
 
     def __init__(self, reports: Iterable[ShardReport] = ()) -> None:
         self.shards: dict[str, ShardReport] = {}

@@ -324,11 +324,15 @@ def test_what_a_shard_means_ill_is_refused_and_leaves_no_trace(
         break
     try:
         heard.take(msgpack.packb(message))
+        refused = 0
     except WireError:
+        refused = 1
         assert heard.report().shards == {}
         assert not heard.folded().folds
+    own = heard.report().losses.refused_messages
     Coordinator(run, SESSION, "0", heard.report).write()
     assert Run(run).info["session"] == S
+    assert Run(run).info["losses"]["invalid_batches"] == own + refused
 
 
 def test_a_fold_that_is_none_is_refused(tmp_path: Path) -> None:
