@@ -106,6 +106,7 @@ class Flag(IntFlag):
     DEVICE_TIME = 8
     STACK_LOST = 16
     HANDLE = 32
+    BACKWARD = 128
 
 
 # Columns of a batch and their little-endian element types, in numpy's notation.

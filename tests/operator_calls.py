@@ -1,8 +1,8 @@
 """Calls of torch whose operators and accesses are known beforehand, and a program that records what is seen of them.
 
 ``python operator_calls.py observer|fallback cpu|npu`` prints what was recorded as JSON: name of the call → [[operator,
-accesses], ...]. The accesses are written as in EXPECTED: R, W or ? and the tensor: a name of the call's own, `out` for
-what it returned (`out0`, `out1` of several), `tmp` for one that is gone.
+accesses], ...]. The accesses are written as in EXPECTED: `backward` when autograd runs the operator, then R, W or ? and
+the tensor: a name of the call's own, `out` for what it returned (`out0`, ...), `tmp` for one that is gone.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def _backward(t: Any, x: Tensors) -> Any:
 
 
 call("backward", floats(a=(3, 4), b=(3, 4), g=(3, 4)), _backward,
-     "aten.mul.Tensor: R a, R b, W tmp", "aten.mul.Tensor: R g, R b, W out", "aten.detach.default:")  # fmt: skip
+     "aten.mul.Tensor: R a, R b, W tmp", "aten.mul.Tensor: backward, R g, R b, W out",
+     "aten.detach.default: backward")  # fmt: skip
 
 
 def _autocast(t: Any, x: Tensors) -> Any:
@@ -371,7 +372,7 @@ def _recorded(torch: Any, native: Any, mode: Any, name: str, tensors: Tensors, r
 def _by_call(reader: Any, known: dict[str, dict[tuple[int, int], str]]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     import numpy as np
 
-    from msmemscope.vocabulary import Kind
+    from msmemscope.vocabulary import Flag, Kind
 
     cut = reader.cut(0, 1 << 24)
     texts, at = {}, 0
@@ -385,6 +386,7 @@ def _by_call(reader: Any, known: dict[str, dict[tuple[int, int], str]]) -> Itera
         return values if len(values) == cut["n"] else np.repeat(values, cut["n"])
 
     kinds, names, attrs = column("kind", "u1"), column("name", "<u8"), column("attr", "<u8")
+    flags = column("flags", "u1")
     addresses, sizes, how = column("ptr", "<u8"), column("size", "<i8"), column("aux", "<u4")
     current = ""
     operators: list[list[Any]] = []
@@ -395,7 +397,7 @@ def _by_call(reader: Any, known: dict[str, dict[tuple[int, int], str]]) -> Itera
                 yield current, [(operator, ", ".join(accesses)) for operator, accesses in operators]
             current, operators = texts.get(int(attrs[i]), ""), []
         elif kind == Kind.OP_START:
-            operators.append([name, []])
+            operators.append([name, ["backward"] if flags[i] & Flag.BACKWARD else []])
         elif kind == Kind.ACCESS:
             tensor = known[current].get((int(addresses[i]), int(sizes[i])), "tmp")
             operators[-1][1].append(f"{HOW[how[i]]} {tensor}")

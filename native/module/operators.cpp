@@ -40,11 +40,12 @@ std::vector<memscope_touched> touched_of(const std::vector<Told>& told) {
     return all;
 }
 
-py::bytes operator_began(const std::string& name, short device_type, short device, const std::vector<Told>& told) {
+py::bytes operator_began(const std::string& name, short device_type, short device, bool is_backward,
+                         const std::vector<Told>& told) {
     memscope_running running;
     const std::vector<memscope_touched> given = touched_of(told);
-    memscope_get_operator_sink()->begin(&running, name.data(), static_cast<unsigned>(name.size()), device_type, device,
-                                        given.data(), static_cast<unsigned>(given.size()));
+    const memscope_called called{name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward};
+    memscope_get_operator_sink()->begin(&running, &called, given.data(), static_cast<unsigned>(given.size()));
     return py::bytes(reinterpret_cast<const char*>(&running), sizeof running);
 }
 
@@ -66,7 +67,7 @@ void bind_operators(py::module_& module) {
         "wanted_of_operators", [] { return memscope_get_operator_sink()->wanted(); },
         "What is recorded now: 0 or a sum of 1 operators, 4 accesses.");
     module.def("operator_began", &operator_began, py::arg("name"), py::arg("device_type"), py::arg("device"),
-               py::arg("given"),
+               py::arg("is_backward"), py::arg("given"),
                "Tensors: (address, storage, bytes, storage bytes, sizes, dtype, dtype's number, how, "
                "device type, device). What is returned goes to operator_ended().");
     module.def("operator_ended", &operator_ended, py::arg("running"), py::arg("returned"));

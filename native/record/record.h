@@ -94,13 +94,14 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(CUDA, 3)
 
 // Bits of RecordHeader::flags on events.
-#define MEMSCOPE_FLAGS(X)                                                             \
-    X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */ \
-    X(PINNED, 2)      /* page-locked host memory */                                   \
-    X(SHADOW, 4)      /* happened while recording was off; ts is its true time */     \
-    X(DEVICE_TIME, 8) /* ts was converted from a device clock */                      \
-    X(STACK_LOST, 16) /* a stack was wanted, and is missing or shortened */           \
-    X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address */
+#define MEMSCOPE_FLAGS(X)                                                                 \
+    X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */     \
+    X(PINNED, 2)      /* page-locked host memory */                                       \
+    X(SHADOW, 4)      /* happened while recording was off; ts is its true time */         \
+    X(DEVICE_TIME, 8) /* ts was converted from a device clock */                          \
+    X(STACK_LOST, 16) /* a stack was wanted, and is missing or shortened */               \
+    X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address */ \
+    X(BACKWARD, 128)  /* OP_START, OP_END, ACCESS: autograd runs the operator, on its own or inside one of its nodes */
 
 #define MEMSCOPE_STEP_SOURCES(X) \
     X(API, 0)                    \

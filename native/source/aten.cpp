@@ -100,17 +100,18 @@ void emit_boundary(const memscope_running& running, Kind kind) noexcept {
     emit(event);
 }
 
-void begin(memscope_running* running, const char* name, unsigned name_bytes, short device_type, short device,
-           const memscope_touched* given, unsigned count) noexcept {
+void begin(memscope_running* running, const memscope_called* called, const memscope_touched* given,
+           unsigned count) noexcept {
     *running = {};
     const Guard guard;
     const unsigned what = wanted();
     if (!guard || what == 0 || !ensure_ring()) return;
-    const auto type = static_cast<DeviceType>(device_type);
+    const auto type = static_cast<DeviceType>(called->device_type);
     running->device_type = static_cast<u8>(type);
-    running->device = recorded_device(type, device);
+    running->device = recorded_device(type, called->device);
     running->has_started = (what & MEMSCOPE_WANTS_OPERATORS) != 0 && is_selected(type, running->device) ? 1 : 0;
-    running->name = intern_text(name, name_bytes);
+    running->name = intern_text(called->name, called->name_bytes);
+    if (called->is_backward != 0) running->flags = static_cast<u8>(Flag::BACKWARD);
     running->stack = capture_python_stack(running->flags);
     if (running->has_started != 0) emit_boundary(*running, Kind::OP_START);
     if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, given, count);

@@ -20,6 +20,10 @@
 #include "operator_sink.h"
 #include "plan.h"
 
+namespace torch::autograd {
+TORCH_API int get_current_graph_task_id();  // of graph_task.h, which includes all of autograd
+}
+
 namespace memscope::observer {
 namespace {
 
@@ -176,9 +180,10 @@ void begin(const at::RecordFunction& call) {
     open.storage_count = 0;
     for (const memscope_touched& tensor : tensors.touched)
         if (open.storage_count < open.storages.size()) open.storages[open.storage_count++] = tensor.storage;
-    g_sink->begin(&open.running, plan->name.data(), static_cast<unsigned>(plan->name.size()),
-                  device_type_of(device.type()), static_cast<short>(device.is_cpu() ? 0 : device.index()),
-                  tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
+    const memscope_called called{
+        plan->name.data(), static_cast<unsigned>(plan->name.size()), device_type_of(device.type()),
+        static_cast<short>(device.is_cpu() ? 0 : device.index()), torch::autograd::get_current_graph_task_id() != -1};
+    g_sink->begin(&open.running, &called, tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
     open.plan = plan;
     open.call = &call;
 }

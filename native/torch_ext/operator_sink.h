@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 2u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 3u
 
 // What wanted() answers, as memscope::Sort has it.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -32,6 +32,16 @@ struct memscope_touched {
     short device;
 };
 
+// One call of an operator. name: torch._ops.aten.add.Tensor. The device is where it runs. is_backward: autograd runs it
+// (flag BACKWARD of record.h).
+struct memscope_called {
+    const char* name;
+    unsigned name_bytes;
+    short device_type;
+    short device;
+    unsigned char is_backward;
+};
+
 // What began and has not ended. Filled by begin(), given back to end() on the same thread.
 struct memscope_running {
     unsigned long long name;
@@ -46,9 +56,8 @@ struct memscope_operator_sink {
     unsigned version;
     // What is recorded now: 0 or a sum of MEMSCOPE_WANTS_*. One load.
     unsigned (*wanted)(void);
-    // name: torch._ops.aten.add.Tensor. The device is where the operator runs.
-    void (*begin)(struct memscope_running* running, const char* name, unsigned name_bytes, short device_type,
-                  short device, const struct memscope_touched* given, unsigned count);
+    void (*begin)(struct memscope_running* running, const struct memscope_called* called,
+                  const struct memscope_touched* given, unsigned count);
     void (*end)(const struct memscope_running* running, const struct memscope_touched* returned, unsigned count);
 };
 

@@ -46,6 +46,7 @@ def make_mode(torch: Any) -> Any:
     inplace_view = torch.Tag.inplace_view
     nobody = torch.Tensor.__torch_dispatch__  # of a class that does not answer
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    graph_task = torch._C._current_graph_task_id  # -1: autograd runs nothing on this thread
 
     def is_tracing() -> bool:
         """Whether a FakeTensorMode or the like comes after this mode: nothing runs."""
@@ -77,7 +78,7 @@ def make_mode(torch: Any) -> Any:
             call = _Call(torch, plan, args, kwargs)
             if not call.is_real:
                 return operator(*args, **kwargs)
-            running = _native.operator_began(plan.name, call.device_type, call.device, call.touched)
+            running = _native.operator_began(plan.name, call.device_type, call.device, graph_task() != -1, call.touched)
             returned: list[Touched] = []
             try:
                 result = operator(*args, **kwargs)
