@@ -24,6 +24,7 @@ GROWTH = "growth"
 LEVEL = "level"
 OUT_OF_MEMORY = "out_of_memory"
 TOO_FEW_STEPS = "too_few_steps"
+LOST_RELEASES = "lost_releases"
 
 # A file of a run may be anything by the time a report is made; a source file is not larger than this.
 _LARGEST_SOURCE_BYTES = 8 << 20

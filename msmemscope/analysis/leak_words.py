@@ -19,6 +19,7 @@ from msmemscope.analysis.findings import (
     LEAK,
     LEAK_CANDIDATE,
     LEVEL,
+    LOST_RELEASES,
     TOO_FEW_STEPS,
     Finding,
     Row,
@@ -116,6 +117,8 @@ def verdict(judged: Judged) -> str:
         said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
     else:
         said = f"no leak found{_within(judged)}"
+    if any(one.kind == LOST_RELEASES for one in judged.findings):
+        said += ", but for what dropped releases hide"
     if growing and not candidates:
         said += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {places(growing)}"
     return said
@@ -132,6 +135,8 @@ def remark(judged: Judged) -> Remark | None:
         )
     notes = [one for one in judged.findings if one.is_note]
     if judged.of_kind(LEAK) or not _has_judged(judged) or (judged.subjects is not None and notes):
+        return None
+    if any(one.kind == LOST_RELEASES for one in notes):
         return None
     where = "" if judged.subjects is None else f" in {' and '.join(one.label for one in judged.subjects)}"
     unseen = _share_after_steps(judged)

@@ -59,6 +59,7 @@ from msmemscope.analysis.findings import (
     scope_of,
 )
 from msmemscope.analysis.leak_words import advice_on, worded
+from msmemscope.analysis.lost_releases import lost_releases, note_on_lost_releases
 from msmemscope.analysis.outlook import Outlook
 from msmemscope.analysis.short_runs import too_few_steps
 from msmemscope.analysis.verdict import claims
@@ -123,6 +124,7 @@ def find_leaks(
     ]
     found = [worded(one) for one in found if _rate(one) >= options.min_bytes_per_step]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
+    found += note_on_lost_releases(tracked, view.unclaimed)
     return found + too_few_steps(tracked, max(options.min_steps, LIMITS.few_steps))
 
 
@@ -155,7 +157,9 @@ class _View:
         self.tracked = tracked
         self.stack = stack
         self.last_step = _last_steps(tracked)
-        self.claims = self._claims(judge)
+        claimed = self._claims(judge)
+        self.claims = {site: claim for site, claim in claimed.items() if self._is_sure(site, claim)}
+        self.unclaimed = len(claimed) - len(self.claims)  # what seems to grow for want of releases
         self._stacks: dict[int, tuple[Frame, ...]] = {}
 
     def leaks(self, kind: str) -> list[Leak]:
@@ -185,6 +189,12 @@ class _View:
             for site, claim in found.items()
             if claim.kind == claims.LEAK or not subjects.is_over(subjects.of(int(process[site])))
         }
+
+    def _is_sure(self, site: int, claim: Claim) -> bool:
+        """It is more blocks than may have been freed unseen."""
+        process = self.tracked.processes[int(self.tracked.sites["process"][site])]
+        lost = lost_releases(process)
+        return lost == 0 or claim.blocks > lost
 
     def _claims_by_time(self, judge: SiteJudge, process: Ints) -> dict[int, Claim]:
         """On processes without steps, whose seconds are counted instead."""

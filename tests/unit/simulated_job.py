@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class Process:
     pid: int = 100
     program: str = "/usr/bin/python3"
     command: str = "python3\u241ftrain.py"
+    lost: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(eq=False)

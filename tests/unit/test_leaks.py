@@ -26,7 +26,7 @@ from simulated_job import (
     train,
 )
 
-from msmemscope.analysis.findings import GROWTH, LEAK, LEAK_CANDIDATE, LEVEL, Finding, fold_ranks
+from msmemscope.analysis.findings import GROWTH, LEAK, LEAK_CANDIDATE, LEVEL, LOST_RELEASES, Finding, fold_ranks
 from msmemscope.analysis.leak_words import worded
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
 from msmemscope.analysis.verdict.sites import SiteJudge
@@ -506,6 +506,22 @@ def test_an_elastic_restart_is_not_mixed_with_the_life_before():
     train_on(job, [second], growing_list, steps=15)
     (found,) = leaks(job)
     assert (found.ranks, found.bytes, found.last_step) == ((0,), 15 * MIB, 15)
+
+
+def test_what_lost_releases_may_explain_is_not_claimed():
+    """24 blocks of one stack look alive. Each release that a full ring dropped may be that of one of them."""
+    job = Job()
+    train_on(job, [job.process(0, lost={"MALLOC": 100, "FREE": 23})], growing_list)
+    (found,) = leaks(job)
+    assert (found.kind, found.blocks) == (LEAK, 24)
+
+    job = Job()
+    train_on(job, [job.process(0), job.process(1, lost={"FREE": 24})], growing_list)
+    found, note = leaks(job)
+    assert (found.kind, found.ranks) == (LEAK, (0,))
+    assert (note.kind, note.ranks, note.evidence["releases"]) == (LOST_RELEASES, (1,), {"1": 24})
+    assert note.sentence.startswith("Rank 1: 24 releases were dropped")
+    assert note.evidence["unclaimed"] == 1
 
 
 def test_a_program_without_ranks():
