@@ -7,6 +7,7 @@ SUBCOMMANDS = {
     "analyze": "msmemscope.cli.analyze",
     "summary": "msmemscope.cli.summary",
     "export": "msmemscope.cli.export",
+    "import": "msmemscope.cli.import_",
     "doctor": "msmemscope.cli.doctor",
     "build-torch-ext": "msmemscope.cli.build_torch_ext",
     "simulate-npu": "msmemscope.cli.simulate_npu",

@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "kernel/block_tracker.h"
+#include "module/columns.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -59,14 +61,14 @@ private:
 
 template <typename T>
 py::object to_python(std::vector<T>&& column) {
-    auto owned = std::make_unique<std::vector<T>>(std::move(column));
-    const std::vector<T>& values = *owned;
-    const py::capsule owner(owned.release(), [](void* pointer) { delete static_cast<std::vector<T>*>(pointer); });
-    const auto rows = static_cast<py::ssize_t>(values.size());
-    if constexpr (std::is_same_v<T, Bool>)
-        return py::array(py::dtype::of<bool>(), {rows}, {1}, values.data(), owner);
-    else
-        return py::array_t<T>(rows, values.data(), owner);
+    return to_array(std::move(column));
+}
+
+// numpy shows their bytes as its own truth values.
+py::object to_python(std::vector<Bool>&& column) {
+    std::vector<u8> bytes(column.size());
+    std::memcpy(bytes.data(), column.data(), column.size());
+    return to_array(std::move(bytes)).attr("view")(py::dtype::of<bool>());
 }
 
 py::object to_python(std::vector<std::string>&& column) { return py::cast(column); }
@@ -223,4 +225,5 @@ PYBIND11_MODULE(_kernel, module) {
         .def("segments", table(&BlockTracker::segments));
 
     memscope::bind_upstream_rows(module);
+    memscope::bind_torch_snapshot(module);
 }

@@ -5,6 +5,7 @@
 
 namespace memscope {
 
-void bind_upstream_rows(pybind11::module_& module);  // upstream_rows.cpp
+void bind_upstream_rows(pybind11::module_& module);   // upstream_rows.cpp
+void bind_torch_snapshot(pybind11::module_& module);  // torch_snapshot.cpp
 
 }  // namespace memscope
