@@ -2,7 +2,8 @@
 
 In: per process the first event of each step. Out: per process the number of its first step. A history keeps the latest
 entries only, so one that is shorter begins later. It is laid against the longest where the times fit best; where the
-clocks of two hosts are further apart than half a step, the ends are laid together: they are written at one moment.
+clocks of two hosts are further apart than half a step, or there are no times, the ends are laid together: files are
+written at one moment.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ Ints = npt.NDArray[np.int64]
 def aligned(processes: Sequence[Imported], starts: Sequence[Ints], first: int) -> list[int]:
     """first: the number that the first step of the longest history has."""
     times = [_times(one, found) for one, found in zip(processes, starts, strict=True)]
-    longest = max(times, key=len)
-    return [first + _offset(one, longest) for one in times]
+    at = max(range(len(times)), key=lambda at: len(times[at]))
+    longest, has_times = times[at], processes[at].has_times
+    return [
+        first + (_offset(one, longest) if has_times and process.has_times else max(len(longest) - len(one), 0))
+        for process, one in zip(processes, times, strict=True)
+    ]
 
 
 def _times(process: Imported, starts: Ints) -> Ints:

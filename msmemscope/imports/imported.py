@@ -23,7 +23,8 @@ _NOTHING = {"used": UNKNOWN, "total": UNKNOWN, "device": NO_DEVICE}
 @dataclass
 class Imported:
     """One process. ts: ns, of a clock to which `wall_offset_ns` is added for wall time. definitions: strings, frames
-    and stacks as a batch has them. left_out: entries that could not be used. doubts: source -> what it does not tell,
+    and stacks as a batch has them. left_out: entries that could not be used. has_times: whether
+    the file told them. doubts: source -> what it does not tell,
     or tells in two ways."""
 
     path: Path
@@ -33,6 +34,7 @@ class Imported:
     pid: int = 0
     wall_offset_ns: int = 0
     left_out: int = 0
+    has_times: bool = True
     doubts: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:

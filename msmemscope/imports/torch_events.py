@@ -75,10 +75,14 @@ def events_of(snapshot: Snapshot, *, device_type: str = "") -> Imported:
         if snapshot.unknown_actions:
             doubts["snapshot"] += f"; actions that this version does not know: {', '.join(snapshot.unknown_actions)}"
     definitions = snapshot.definitions | {"strings": texts.added_to(snapshot.definitions["strings"])}
-    return Imported(snapshot.path, columns, definitions, left_out=snapshot.left_out, doubts=doubts)
+    has_times = "times" not in doubts
+    return Imported(snapshot.path, columns, definitions, left_out=snapshot.left_out, has_times=has_times, doubts=doubts)
 
 
 def _is_of_npu(snapshot: Snapshot) -> bool:
+    """torch_npu (2.13) writes neither settings nor times; PyTorch writes both since 2.2."""
+    if not snapshot.settings and (snapshot.traces["time_us"] < 0).all():
+        return True
     if any("NPU" in name for name in snapshot.settings):
         return True
     return b"torch_npu" in snapshot.definitions["strings"]["text"]

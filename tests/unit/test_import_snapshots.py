@@ -116,12 +116,16 @@ def test_there_are_no_steps_without_a_rhythm(tmp_path: Path) -> None:
         import_job(Request((tmp_path / "snapshot_rank0.pickle",), tmp_path / "again", steps_by="rhythm"))
 
 
-def test_a_shorter_history_is_aligned_with_the_longer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [True, False])
+def test_a_shorter_history_is_aligned_with_the_longer(tmp_path: Path, times: bool) -> None:
     long, short = training(steps=20), training(steps=20)
     begin = [i for i, one in enumerate(short.trace) if one["frames"] and "data.py" in one["frames"][0]["filename"]][6]
-    cut = short.snapshot()
+    cut, whole = short.snapshot(), long.snapshot()
     cut["device_traces"][0] = short.trace[begin:]
-    analysis = imported(tmp_path, [long.snapshot(), cut])
+    if not times:
+        for one in (*short.trace, *long.trace):
+            del one["time_us"]
+    analysis = imported(tmp_path, [whole, cut])
     last = {analysis.tracked.processes[p].rank: step for p, step in analysis.tracked.last_complete_step.items()}
     assert last == {0: 20, 1: 20}
 
