@@ -25,30 +25,30 @@ namespace memscope::kernel {
 
 // Keys of the dicts of a snapshot.
 #define MEMSCOPE_SNAPSHOT_KEYS(X) \
-    X(segments) \
-    X(device_traces) \
-    X(external_annotations) \
-    X(allocator_settings) \
-    X(action) \
-    X(addr) \
-    X(size) \
-    X(stream) \
-    X(time_us) \
-    X(device_free) \
-    X(user_metadata) \
-    X(frames) \
-    X(device) \
-    X(address) \
-    X(total_size) \
-    X(is_expandable) \
-    X(blocks) \
-    X(state) \
-    X(requested_size) \
-    X(history) \
-    X(real_size) \
-    X(stage) \
-    X(name) \
-    X(filename) \
+    X(segments)                   \
+    X(device_traces)              \
+    X(external_annotations)       \
+    X(allocator_settings)         \
+    X(action)                     \
+    X(addr)                       \
+    X(size)                       \
+    X(stream)                     \
+    X(time_us)                    \
+    X(device_free)                \
+    X(user_metadata)              \
+    X(frames)                     \
+    X(device)                     \
+    X(address)                    \
+    X(total_size)                 \
+    X(is_expandable)              \
+    X(blocks)                     \
+    X(state)                      \
+    X(requested_size)             \
+    X(history)                    \
+    X(real_size)                  \
+    X(stage)                      \
+    X(name)                       \
+    X(filename)                   \
     X(line)
 
 // What an entry of a history says. name, its word in the file

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from conftest import OnNpu
 
 from msmemscope.imports.job import Request, import_job
 from msmemscope.report.analysed import analyse
@@ -27,10 +27,11 @@ torch.npu.memory._dump_snapshot(sys.argv[1])
 """
 
 
-def test_what_a_program_keeps_is_found_in_its_snapshot(tmp_path: Path) -> None:
+def test_what_a_program_keeps_is_found_in_its_snapshot(on_npu: OnNpu, tmp_path: Path) -> None:
     program, snapshot = tmp_path / "train.py", tmp_path / "snapshot_rank0.pickle"
     program.write_text(PROGRAM)
-    ran = subprocess.run([sys.executable, program, snapshot], check=True, capture_output=True, text=True, timeout=300)
+    ran = on_npu(program, snapshot)
+    assert ran.returncode == 0, ran.stderr
     _, reserved = map(int, ran.stdout.split()[-2:])
     import_job(Request((snapshot,), tmp_path / "run"))
     analysis = analyse(Run(tmp_path / "run"))
