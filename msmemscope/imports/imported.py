@@ -83,6 +83,25 @@ class Texts:
         }
 
 
+class Named:
+    """The texts of definitions, by id."""
+
+    def __init__(self, definitions: dict[str, dict[str, bytes]]) -> None:
+        strings = definitions["strings"]
+        self._ids = np.frombuffer(strings["id"], "<u8")
+        self._order = np.argsort(self._ids, kind="stable")
+        self._ends = np.cumsum(np.frombuffer(strings["bytes"], "<u4"), dtype=np.int64)
+        self._bytes = strings["text"]
+
+    def text(self, id: int) -> str:
+        """ "" for one that is not defined."""
+        at = int(np.searchsorted(self._ids, np.uint64(id), sorter=self._order))
+        if at == len(self._ids) or int(self._ids[self._order[at]]) != id:
+            return ""
+        row = int(self._order[at])
+        return self._bytes[int(self._ends[row - 1]) if row else 0 : int(self._ends[row])].decode("utf-8", "replace")
+
+
 _MASK = (1 << 64) - 1
 _STRING = 1  # Kind.STRING
 

@@ -11,11 +11,13 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from msmemscope.errors import InputError, UsageError
-from msmemscope.imports.imported import Imported
+from msmemscope.imports.imported import Imported, Named
 from msmemscope.imports.ranks import ranks_of
 from msmemscope.imports.steps import Steps, find_steps, with_steps
 from msmemscope.imports.torch_events import events_of
 from msmemscope.imports.torch_snapshot import read_snapshot
+from msmemscope.imports.upstream_events import processes_of
+from msmemscope.imports.upstream_files import files_below, read_rows
 from msmemscope.imports.writer import new_run, write_run
 
 Progress = Callable[[str, int, int], None]
@@ -36,25 +38,59 @@ class Request:
 def import_job(request: Request, *, progress: Progress | None = None) -> list[str]:
     """Makes the run. Returns sentences for the user. InputError for a file that cannot be used, UsageError for what the
     user says of it."""
-    if len({path.resolve() for path in request.paths}) < len(request.paths):
+    paths = [found for path in request.paths for found in (_below(path) if path.is_dir() else [path])]
+    if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("a file is named twice")
-    ranks = ranks_of(request.paths, request.ranks)
+    if request.ranks and len(request.ranks) != len(paths):
+        raise UsageError(
+            f"--ranks names {len(request.ranks)} ranks for {len(paths)} files: one for each, in their order"
+        )
     with new_run(request.run) as run:
-        processes, texts = [], []
-        for at, (path, rank) in enumerate(zip(request.paths, ranks, strict=True)):
-            if progress is not None:
-                progress("reading", at, len(request.paths))
-            snapshot = read_snapshot(path)
-            process = events_of(snapshot, device_type=request.device)
-            process.rank = rank
-            processes.append(process)
-            texts.append(snapshot.text)
-            del snapshot
-        steps = find_steps(processes, texts, times=request.steps_at, by=request.steps_by)
+        dumps = [path for path in paths if _is_dump(path)]
+        if dumps and len(dumps) < len(paths):
+            other = next(path for path in paths if path not in dumps)
+            raise UsageError(f"{dumps[0]} is upstream's and {other} is not: a run is of files of one kind")
+        read = _read_dumps if dumps else _read_snapshots
+        processes = read(paths, request, progress)
+        steps = find_steps(
+            processes, [Named(one.definitions).text for one in processes], times=request.steps_at, by=request.steps_by
+        )
         notes = _stepped(processes, steps)
-        source = {"files": [path.name for path in request.paths], "steps": steps.text}
-        write_run(run, processes, version=version_of("msmemscope"), source=source, world_size=max(ranks, default=0) + 1)
+        source = {"files": [path.name for path in paths], "steps": steps.text}
+        world_size = max((one.rank + 1 for one in processes if one.rank is not None), default=0)
+        write_run(run, processes, version=version_of("msmemscope"), source=source, world_size=world_size)
     return notes
+
+
+def _below(directory: Path) -> list[Path]:
+    found = files_below(directory)
+    if not found:
+        raise UsageError(f"{directory}: no memscope_dump_*.csv or .db lies in it")
+    return found
+
+
+def _is_dump(path: Path) -> bool:
+    return path.suffix in (".csv", ".db")
+
+
+def _read_snapshots(paths: Sequence[Path], request: Request, progress: Progress | None) -> list[Imported]:
+    processes = []
+    for at, (path, rank) in enumerate(zip(paths, ranks_of(paths, request.ranks), strict=True)):
+        if progress is not None:
+            progress("reading", at, len(paths))
+        process = events_of(read_snapshot(path), device_type=request.device)
+        process.rank = rank
+        processes.append(process)
+    return processes
+
+
+def _read_dumps(paths: Sequence[Path], request: Request, progress: Progress | None) -> list[Imported]:
+    files = []
+    for at, path in enumerate(paths):
+        if progress is not None:
+            progress("reading", at, len(paths))
+        files.append(read_rows(path))
+    return processes_of(files, request.ranks)
 
 
 def _stepped(processes: Sequence[Imported], steps: Steps) -> list[str]:

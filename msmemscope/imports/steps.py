@@ -26,14 +26,13 @@ from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.alignment import aligned
 from msmemscope.imports.imported import Imported, joined, rows, taken
 from msmemscope.imports.rhythm import Rhythm, find_rhythms
+from msmemscope.imports.upstream_events import STEP_CALL, STEP_RANGE
 from msmemscope.vocabulary import Kind, StepSource
 
 Ints = npt.NDArray[np.int64]
 Text = Callable[[int], str]
 
 WAYS = ("auto", "rhythm", "none")
-_PROFILER = re.compile(r"ProfilerStep#\d+$")
-_OPTIMIZER = re.compile(r"Optimizer\.step#")
 _FEWEST = 2  # marks of one name
 
 
@@ -68,7 +67,7 @@ def find_steps(
     if by == "none":
         return Steps([np.zeros(0, np.int64)] * len(processes), [1] * len(processes), text="no steps, as was asked for")
     if by not in WAYS:
-        found = _by_marks(processes, texts, lambda name: name == by or name.startswith(by), by)
+        found = _by_marks(processes, texts, _Mark(by, lambda name: name.startswith(by)))
         if found is None:
             raise InputError(f"no file has a range or mark whose name begins with {by!r}: see docs/import.md, Steps")
         return found
@@ -130,52 +129,57 @@ def _first_ns(process: Imported) -> int:
 # --- marks ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """ends: whether a step ends with it, else one begins."""
+
+    label: str
+    is_wanted: Callable[[str], bool]
+    kinds: tuple[Kind, ...] = (Kind.RANGE_START, Kind.MARK)
+    ends: bool = False
+    source: StepSource = StepSource.ENGINE
+
+
+_MARKS = (
+    _Mark(STEP_CALL, lambda name: name == STEP_CALL, (Kind.MARK,), True, StepSource.API),
+    _Mark(STEP_RANGE, lambda name: name == STEP_RANGE, (Kind.RANGE_START,), source=StepSource.MSTX),
+    _Mark("ProfilerStep", lambda name: re.match(r"ProfilerStep#\d+$", name) is not None),
+    _Mark("Optimizer.step", lambda name: name.startswith("Optimizer.step#"), (Kind.RANGE_END,), True,
+          StepSource.OPTIMIZER),
+)  # fmt: skip
+
+
 def _marked(processes: Sequence[Imported], texts: Sequence[Text]) -> Steps | None:
-    known: tuple[tuple[Callable[[str], bool], str], ...] = (
-        (lambda name: _PROFILER.match(name) is not None, "ProfilerStep"),
-        (lambda name: name == "step start", "step start"),
-        (lambda name: _OPTIMIZER.match(name) is not None, "Optimizer.step"),
-    )
-    for is_wanted, name in known:
-        found = _by_marks(processes, texts, is_wanted, name)
-        if found is not None:
-            return found
-    return None
+    each = (_by_marks(processes, texts, mark) for mark in _MARKS)
+    return next((found for found in each if found is not None), None)
 
 
-def _by_marks(
-    processes: Sequence[Imported], texts: Sequence[Text], is_wanted: Callable[[str], bool], label: str
-) -> Steps | None:
+def _by_marks(processes: Sequence[Imported], texts: Sequence[Text], mark: _Mark) -> Steps | None:
     """None unless most processes have them, at least _FEWEST times."""
-    ends = label == "Optimizer.step"
-    starts = [_marks_of(one, text, is_wanted, ends) for one, text in zip(processes, texts, strict=True)]
+    starts = [_marks_of(one, text, mark) for one, text in zip(processes, texts, strict=True)]
     having = sum(len(one) >= _FEWEST for one in starts)
     if having * 2 <= len(processes):
         return None
     without = [one for one, found in zip(processes, starts, strict=True) if len(found) < _FEWEST]
-    text = f"steps {'end with' if ends else 'begin with'} the ranges {label} of the files"
+    text = f"steps {'end' if mark.ends else 'begin'} with {mark.label} in the files"
     if without:
         text += f"; none in {_names(without)}"
-    first = aligned(processes, starts, 2 if ends else 1)
-    return Steps(starts, first, StepSource.OPTIMIZER if ends else StepSource.ENGINE, text)
+    return Steps(starts, aligned(processes, starts, 2 if mark.ends else 1), mark.source, text)
 
 
-def _marks_of(process: Imported, text: Text, is_wanted: Callable[[str], bool], ends: bool) -> Ints:
-    kinds = process.columns["kind"]
-    at = np.flatnonzero(np.isin(kinds, [Kind.RANGE_END] if ends else [Kind.RANGE_START, Kind.MARK]))
+def _marks_of(process: Imported, text: Text, mark: _Mark) -> Ints:
+    at = np.flatnonzero(np.isin(process.columns["kind"], mark.kinds))
     names = process.columns["name"][at]
-    wanted = [int(name) for name in np.unique(names) if name and is_wanted(text(int(name)))]
-    if ends and len(wanted) > 1:
+    wanted = [int(name) for name in np.unique(names) if name and mark.is_wanted(text(int(name)))]
+    if mark.ends and len(wanted) > 1:
         # Of several optimizers the one that steps least often, of those the last within a step: a step has one end.
         last = {name: int(at[names == name][-1]) for name in wanted}
         wanted = [min(wanted, key=lambda name: (int((names == name).sum()), -last[name]))]
-    found = at[np.isin(names, wanted)]
-    if ends:
-        found = found + 1  # the step ends behind it
-    if len(found) and not ends:
-        # A range inside a range of its kind is no step of its own: such names come at one time on several devices.
-        found = found[np.append(True, np.diff(process.columns["ts"][found].astype(np.int64)) > 0)]
-    return found.astype(np.int64)
+    found = at[np.isin(names, wanted)].astype(np.int64)
+    if mark.ends:
+        return found + 1
+    # The same at the same time on another device is no step of its own.
+    return found[np.append(True, np.diff(process.columns["ts"][found].astype(np.int64)) > 0)] if len(found) else found
 
 
 # --- rhythm -----------------------------------------------------------------------------------------------------------

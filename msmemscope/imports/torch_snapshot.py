@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -44,17 +43,6 @@ class Snapshot:
     unknown_actions: list[str]
     left_out: int
     first_left_out: str
-
-    def text(self, id: int) -> str:
-        """The text of a string id."""
-        if not hasattr(self, "_texts"):
-            strings = self.definitions["strings"]
-            ends = np.cumsum(np.frombuffer(strings["bytes"], "<u4"), dtype=np.int64)
-            ids = np.frombuffer(strings["id"], "<u8").tolist()
-            starts = [0, *ends.tolist()]
-            texts = {one: strings["text"][starts[at] : starts[at + 1]] for at, one in enumerate(ids)}
-            object.__setattr__(self, "_texts", texts)
-        return bytes(self._texts.get(id, b"")).decode("utf-8", "replace")  # type: ignore[attr-defined]
 
 
 class _Readable(Protocol):

@@ -12,6 +12,7 @@
 
 #include "kernel/pickle_data.h"
 #include "module/columns.h"
+#include "module/definitions.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -47,33 +48,6 @@ MEMSCOPE_TO_DICT(AnnotationTable, MEMSCOPE_ANNOTATION_COLUMNS)
 #undef MEMSCOPE_TO_DICT
 #undef MEMSCOPE_COLUMN
 
-py::dict to_python(kernel::SnapshotDefinitions&& defined) {
-    py::dict strings, frames, stacks, all;
-    strings["id"] = to_array(std::move(defined.string_id));
-    strings["bytes"] = to_array(std::move(defined.string_bytes));
-    strings["text"] = py::bytes(defined.text);
-    frames["id"] = to_array(std::move(defined.frame_id));
-    frames["file"] = to_array(std::move(defined.frame_file));
-    frames["function"] = to_array(std::move(defined.frame_function));
-    frames["line"] = to_array(std::move(defined.frame_line));
-    frames["kind"] = to_array(std::move(defined.frame_kind));
-    stacks["id"] = to_array(std::move(defined.stack_id));
-    stacks["count"] = to_array(std::move(defined.stack_count));
-    stacks["kind"] = to_array(std::move(defined.stack_kind));
-    stacks["frames"] = to_array(std::move(defined.stack_frames));
-    all["strings"] = std::move(strings);
-    all["frames"] = std::move(frames);
-    all["stacks"] = std::move(stacks);
-    return all;
-}
-
-// Texts of a file need not be UTF-8.
-py::str plain_text(const std::string& text) {
-    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace");
-    if (decoded == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::str>(decoded);
-}
-
 py::dict read_torch_snapshot(const py::function& read, u64 max_bytes) {
     const auto work = [&] {
         const py::gil_scoped_release released;
@@ -89,7 +63,7 @@ py::dict read_torch_snapshot(const py::function& read, u64 max_bytes) {
     tables["segments"] = to_python(std::move(found.segments));
     tables["blocks"] = to_python(std::move(found.blocks));
     tables["annotations"] = to_python(std::move(found.annotations));
-    tables["definitions"] = to_python(std::move(found.definitions));
+    tables["definitions"] = definitions_to_python(std::move(found.definitions));
     tables["settings"] = std::move(settings);
     tables["unknown_actions"] = std::move(unknown);
     tables["left_out"] = found.left_out;

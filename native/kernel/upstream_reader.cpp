@@ -1,0 +1,460 @@
+#include "kernel/upstream_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+namespace memscope::kernel {
+
+namespace {
+
+constexpr const char* kNames[] = {
+    "ID",        "Event",     "Event Type", "Name", "Timestamp(ns)",      "Process Id",
+    "Thread Id", "Device Id", "Ptr",        "Attr", "Call Stack(Python)", "Call Stack(C)"};
+constexpr i64 kNoModule = 256;
+constexpr u64 kMicroseconds = 100'000'000'000'000'000ull;  // a wall clock that is below is in microseconds: before 1973
+
+std::string_view trimmed(std::string_view text) noexcept {
+    const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+    return text;
+}
+
+// Db cells keep the quotes that a csv cell has around it.
+std::string_view unquoted(std::string_view text) noexcept {
+    if (text.size() >= 2 && text.front() == '"' && text.back() == '"') return text.substr(1, text.size() - 2);
+    return text;
+}
+
+template <typename T>
+bool to_number(std::string_view text, T& number) noexcept {
+    text = trimmed(text);
+    const bool is_hex = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+    if (is_hex) text.remove_prefix(2);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, is_hex ? 16 : 10);
+    return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+Pool pool_of(std::string_view type) noexcept {
+    if (type == "HAL") return Pool::HAL;
+    if (type == "PTA") return Pool::PTA;
+    if (type == "PTA_WORKSPACE") return Pool::PTA_WORKSPACE;
+    if (type == "MINDSPORE" || type == "MindSpore") return Pool::MINDSPORE;
+    if (type == "ATB") return Pool::ATB;
+    if (type == "HOST") return Pool::HOST;
+    return Pool::NONE;
+}
+
+bool is_key(std::string_view text) noexcept {
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    });
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- rows and cells
+
+bool UpstreamReader::header(const std::vector<std::string_view>& names) {
+    place_of_.fill(-1);
+    columns_ = names.size();
+    is_in_order_ = columns_ == COLUMNS || columns_ == STACK_PY;
+    for (std::size_t at = 0; at < names.size(); ++at)
+        for (std::size_t column = 0; column < COLUMNS; ++column)
+            if (trimmed(names[at]) == kNames[column]) {
+                place_of_[column] = static_cast<int>(at);
+                is_in_order_ = is_in_order_ && at == column;
+            }
+    for (const Column column : {ID, EVENT, TYPE, NAME, TIME, PID, DEVICE, PTR, ATTR})
+        if (place_of_[column] < 0) {
+            missing_ = kNames[column];
+            return false;
+        }
+    has_header_ = true;
+    return true;
+}
+
+void UpstreamReader::row(const std::vector<std::string_view>& cells) {
+    rows_ += 1;
+    if (cells.size() != columns_) return leave_out("its number of cells is not that of the header");
+    Cells found{};
+    for (std::size_t column = 0; column < COLUMNS; ++column)
+        if (place_of_[column] >= 0) found[column] = cells[static_cast<std::size_t>(place_of_[column])];
+    use(found);
+}
+
+bool UpstreamReader::feed(std::string_view bytes) {
+    if (is_broken_) return false;
+    // Whole rows are read where they lie; what is cut waits for its rest.
+    pending_.append(bytes);
+    std::string_view left = pending_;
+    while (const std::size_t length = record(left, false)) {
+        csv_row();
+        left.remove_prefix(length);
+        if (is_broken_) return false;
+    }
+    pending_.erase(0, pending_.size() - left.size());
+    if (pending_.size() > kMostRowBytes) {
+        is_broken_ = true;
+        leave_out("it has no end: a quote is not closed");
+    }
+    return !is_broken_;
+}
+
+bool UpstreamReader::finish() {
+    if (is_broken_) return false;
+    if (!pending_.empty() && record(pending_, true) != 0) csv_row();
+    pending_.clear();
+    return has_header_ && !is_broken_;
+}
+
+// Cuts one row into fields_.
+std::size_t UpstreamReader::record(std::string_view bytes, bool is_last) {
+    fields_.clear();
+    std::size_t at = 0;
+    u64 lines = 0;
+    for (;;) {
+        const std::size_t begin = at;
+        std::size_t end = at;
+        if (at < bytes.size() && bytes[at] == '"') {
+            end = at + 1;
+            for (;; ++end) {
+                if (end >= bytes.size()) {
+                    if (!is_last) return 0;
+                    break;
+                }
+                if (bytes[end] == '\n') lines += 1;
+                if (bytes[end] != '"') continue;
+                if (end + 1 == bytes.size() && !is_last) return 0;
+                if (end + 1 == bytes.size() || bytes[end + 1] == ',' || bytes[end + 1] == '\n' ||
+                    bytes[end + 1] == '\r')
+                    break;
+            }
+            fields_.push_back(bytes.substr(begin + 1, end - begin - 1));
+            at = std::min(end + 1, bytes.size());
+        } else {
+            end = bytes.find_first_of(",\n", at);
+            if (end == std::string_view::npos) {
+                if (!is_last) return 0;
+                end = bytes.size();
+            }
+            fields_.push_back(bytes.substr(begin, end - begin));
+            at = end;
+        }
+        if (at < bytes.size() && bytes[at] == '\r') at += 1;
+        if (at >= bytes.size() && !is_last) return 0;
+        if (at >= bytes.size() || bytes[at] == '\n') break;
+        if (bytes[at] == ',') at += 1;
+    }
+    line_ = lines_;
+    lines_ += lines + 1;
+    return std::min(at + 1, bytes.size());
+}
+
+void UpstreamReader::csv_row() {
+    if (!has_header_) {
+        if (!fields_.empty() && fields_[0].substr(0, 3) == "\xef\xbb\xbf") fields_[0].remove_prefix(3);
+        is_broken_ = !header(fields_);
+        return;
+    }
+    if (fields_.size() == 1 && trimmed(fields_[0]).empty()) return;
+    rows_ += 1;
+    if (fields_.size() > columns_ && is_in_order_) {
+        // A Name with commas: what is too much belongs to it.
+        const std::size_t more = fields_.size() - columns_;
+        joined_.assign(fields_[NAME]);
+        for (std::size_t at = 1; at <= more; ++at) joined_.append(1, ',').append(fields_[NAME + at]);
+        fields_.erase(fields_.begin() + NAME + 1, fields_.begin() + NAME + 1 + static_cast<std::ptrdiff_t>(more));
+        fields_[NAME] = joined_;
+    }
+    if (fields_.size() != columns_) return leave_out("its number of cells is not that of the header");
+    Cells found{};
+    for (std::size_t column = 0; column < COLUMNS; ++column)
+        if (place_of_[column] >= 0) found[column] = fields_[static_cast<std::size_t>(place_of_[column])];
+    use(found);
+}
+
+// ---------------------------------------------------------------------------------------------- events
+
+void UpstreamReader::use(const Cells& cells) {
+    Event event;
+    event.used = event.total = kUnknown;
+    event.module = kNoModule;
+    if (!to_number(cells[ID], event.id) || event.id < 0) return leave_out("ID is no number", cells[ID]);
+    if (!to_number(cells[TIME], event.ts) || event.ts > u64{1} << 62)
+        return leave_out("Timestamp(ns) is no number", cells[TIME]);
+    if (event.ts < kMicroseconds) event.ts *= 1000;
+    if (!to_number(cells[PID], event.pid) || event.pid > std::numeric_limits<i32>::max())
+        return leave_out("Process Id is no number", cells[PID]);
+    to_number(cells[TID], event.tid);
+    if (const char* why = place(trimmed(cells[DEVICE]), event)) return leave_out(why, cells[DEVICE]);
+    read_attributes(trimmed(unquoted(trimmed(cells[ATTR]))));
+    const std::string_view kind = trimmed(cells[EVENT]);
+    const bool is_memory = kind == "MALLOC" || kind == "FREE" || kind == "ACCESS";
+    const u64 before = derived_;
+    if (const char* why = is_memory ? memory(cells, event) : other(cells, event))
+        return leave_out(why, cells[is_memory ? PTR : TYPE]);
+    if (derived_ != before) return;
+    if (event.kind != static_cast<u8>(Kind::FREE)) {
+        event.stack_py = python_stack(unquoted(cells[STACK_PY]));
+        event.stack_c = native_stack(unquoted(cells[STACK_C]));
+    }
+#define X(type, name) table_.name.push_back(event.name);
+    MEMSCOPE_IMPORTED_COLUMNS(X)
+#undef X
+}
+
+const char* UpstreamReader::place(std::string_view text, Event& event) {
+    event.device = kNoDevice;
+    if (text == "N/A" || text.empty() || text == "9999") return nullptr;
+    if (text == "cpu" || text == "host") {
+        event.device_type = static_cast<u8>(DeviceType::CPU);
+        event.device = 0;
+        return nullptr;
+    }
+    event.device_type = static_cast<u8>(DeviceType::NPU);
+    if (!to_number(text, event.device) || event.device < 0) return "Device Id is neither a number nor cpu";
+    return nullptr;
+}
+
+const char* UpstreamReader::memory(const Cells& cells, Event& event) {
+    const std::string_view kind = trimmed(cells[EVENT]), type = trimmed(cells[TYPE]);
+    if (!to_number(cells[PTR], event.ptr) && !to_number(attribute("addr"), event.ptr)) return "Ptr is no address";
+    const std::string_view size = attribute("size");
+    if (!size.empty() && !to_number(size, event.size)) return "size in Attr is no number, at Ptr";
+    if (size.empty() && kind == "MALLOC") return "Attr has no size, at Ptr";
+    event.size = event.size < 0 ? -event.size : event.size;
+    if (kind == "ACCESS") {
+        event.kind = static_cast<u8>(Kind::ACCESS);
+        event.aux = type == "READ" ? 1 : type == "WRITE" ? 2 : 0;
+        event.pool = static_cast<u8>(pool_of(attribute("type")));
+        std::string text(attribute("dtype"));
+        if (const std::string_view shape = attribute("shape"); !shape.empty()) text.append(",").append(shape);
+        event.attr = intern(text);
+        event.used = event.total = 0;
+        return nullptr;
+    }
+    const bool is_malloc = kind == "MALLOC";
+    event.kind = static_cast<u8>(is_malloc ? Kind::MALLOC : Kind::FREE);
+    const bool is_pinned = type == "HOST_PINNED" || attribute("pinned") == "true";
+    Pool pool = is_pinned ? Pool::HAL : pool_of(type);
+    if (pool == Pool::NONE) return "Event Type is no pool, at Ptr";
+    // Host memory of the driver is what it pinned, whatever an earlier version calls it.
+    if (is_pinned || (pool == Pool::HAL && event.device_type == static_cast<u8>(DeviceType::CPU)))
+        event.flags |= static_cast<u8>(Flag::PINNED);
+    if (attribute("shadow") == "true") {
+        // The end that upstream gives to a block that was alive: it did not happen.
+        if (!is_malloc) {
+            derived_ += 1;
+            return nullptr;
+        }
+        event.flags |= static_cast<u8>(Flag::SHADOW);
+    }
+    event.pool = static_cast<u8>(pool);
+    event.used = number_or("used", kUnknown);
+    event.total = pool == Pool::HAL ? kUnknown : number_or("total", kUnknown);
+    if (is_malloc) {
+        event.owner = intern(attribute("owner"));
+        event.module = number_or("MID", kNoModule);
+        if (attribute("alloc_type") == "create") event.flags |= static_cast<u8>(Flag::HANDLE);
+        const std::string_view page = attribute("page_type");
+        event.attr = page == "giant" ? 2 : page == "huge" ? 1 : 0;
+    }
+    return nullptr;
+}
+
+const char* UpstreamReader::other(const Cells& cells, Event& event) {
+    const std::string_view kind = trimmed(cells[EVENT]), type = trimmed(cells[TYPE]);
+    const auto is = [&event](Kind of, u32 aux = 0) {
+        event.kind = static_cast<u8>(of);
+        event.aux = aux;
+        return nullptr;
+    };
+    event.name = intern(unquoted(trimmed(cells[NAME])));
+    event.used = event.total = kind == "SNAPSHOT" || kind == "OOM_DETAIL" ? kUnknown : 0;
+    if (kind == "OP_LAUNCH") {
+        if (type == "ATEN_START") return is(Kind::OP_START);
+        if (type == "ATEN_END") return is(Kind::OP_END);
+        event.attr = intern(attribute("path"));
+        if (type == "ATB_START") return is(Kind::OP_START, 1);
+        if (type == "ATB_END") return is(Kind::OP_END, 1);
+    } else if (kind == "KERNEL_LAUNCH") {
+        event.ptr = static_cast<u64>(number_or("streamId", 0));
+        event.attr = static_cast<u64>(number_or("taskId", 0));
+        if (type == "KERNEL_LAUNCH") return is(Kind::KERNEL_LAUNCH);
+        if (type == "KERNEL_EXECUTE_START") return is(Kind::KERNEL_START);
+        if (type == "KERNEL_EXECUTE_END") return is(Kind::KERNEL_END);
+        event.attr = intern(attribute("path"));
+        if (type == "KERNEL_START") return is(Kind::KERNEL_START, 1);
+        if (type == "KERNEL_END") return is(Kind::KERNEL_END, 1);
+    } else if (kind == "MSTX") {
+        if (type == "Mark") return is(Kind::MARK);
+        if (type == "Range_start") return is(Kind::RANGE_START);
+        if (type == "Range_end") return is(Kind::RANGE_END);
+    } else if (kind == "SYSTEM") {
+        const bool is_step = type == "STEP";
+        event.name = is_step ? event.name : 0;
+        if (is_step) return is(Kind::STEP);
+        if (type == "ACL_INIT" || type == "acl init") return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::ACL_INIT));
+        if (type == "ACL_FINI" || type == "acl fini" || type == "acl finalize")
+            return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::ACL_FINI));
+        if (type == "START_TRACE") return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::START_TRACE));
+        if (type == "STOP_TRACE") return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::STOP_TRACE));
+    } else if (kind == "SNAPSHOT") {
+        event.used = number_or("allocated", kUnknown);
+        event.total = number_or("reserved", kUnknown);
+        event.ptr = static_cast<u64>(std::max<i64>(number_or("max_allocated", 0), 0));
+        event.size = number_or("max_reserved", 0);
+        event.attr = static_cast<u64>(std::max<i64>(number_or("free", 0), 0));
+        event.aux = static_cast<u32>(std::clamp<i64>(number_or("total", 0) >> 10, 0, ~u32{0}));
+        return is(Kind::SNAPSHOT, event.aux);
+    } else if (kind == "OOM_DETAIL" && type == "OOM_TRIGGER") {
+        event.name = intern(attribute("func"));
+        event.size = number_or("req_size", 0);
+        event.ptr = static_cast<u64>(number_or("flag", 0));
+        event.pool = static_cast<u8>(Pool::HAL);
+        return is(Kind::OOM);
+    } else if (kind == "OOM_DETAIL" || kind == "CLEAN_UP") {
+        derived_ += 1;  // blocks that have rows of their own
+        return nullptr;
+    } else {
+        return "Event is not known, of Event Type";
+    }
+    return "Event Type is not known";
+}
+
+void UpstreamReader::read_attributes(std::string_view text) {
+    attributes_.clear();
+    if (!text.empty() && text.front() == '{') text.remove_prefix(1);
+    if (!text.empty() && text.back() == '}') text.remove_suffix(1);
+    while (!text.empty()) {
+        const std::size_t colon = text.find(':');
+        if (colon == std::string_view::npos) return;
+        const std::string_view key = unquoted(trimmed(text.substr(0, colon)));
+        text.remove_prefix(colon + 1);
+        // The value ends at a comma behind which another key stands.
+        std::size_t end = 0;
+        for (;;) {
+            end = text.find(',', end);
+            if (end == std::string_view::npos) {
+                end = text.size();
+                break;
+            }
+            const std::size_t next = text.find_first_of(":,", end + 1);
+            if (next != std::string_view::npos && text[next] == ':' &&
+                is_key(unquoted(trimmed(text.substr(end + 1, next - end - 1)))))
+                break;
+            end += 1;
+        }
+        attributes_.emplace_back(key, unquoted(trimmed(text.substr(0, end))));
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+}
+
+std::string_view UpstreamReader::attribute(std::string_view key) const noexcept {
+    for (const auto& [name, value] : attributes_)
+        if (name == key) return value;
+    return {};
+}
+
+i64 UpstreamReader::number_or(std::string_view key, i64 otherwise) const noexcept {
+    i64 number = otherwise;
+    return to_number(attribute(key), number) ? number : otherwise;
+}
+
+void UpstreamReader::leave_out(const char* why, std::string_view text) {
+    if (left_out_++ != 0) return;
+    first_left_out_ = "row " + std::to_string(rows_);
+    if (lines_ > 1) first_left_out_ += " (line " + std::to_string(line_) + ")";
+    first_left_out_.append(": ").append(why);
+    if (!text.empty()) first_left_out_.append(": '").append(text.substr(0, 40)).append("'");
+}
+
+// ---------------------------------------------------------------------------------------------- definitions
+
+u64 UpstreamReader::intern(std::string_view text) {
+    text = text.substr(0, kMaxTextBytes);
+    if (text.empty() || text == "N/A") return 0;
+    const u64 id = text_id(text.data(), text.size());
+    if (texts_.emplace(id, true).second) {
+        definitions_.string_id.push_back(id);
+        definitions_.string_bytes.push_back(static_cast<u32>(text.size()));
+        definitions_.text.append(text);
+    }
+    return id;
+}
+
+// `file(line): function` in each line, the innermost first.
+u64 UpstreamReader::python_stack(std::string_view text) {
+    if (text.empty() || text == "NA" || text == "N/A") return 0;
+    const auto [known, is_new] = python_stacks_.try_emplace(text_id(text.data(), text.size()));
+    if (!is_new) return known->second;
+    frames_here_.clear();
+    while (!text.empty() && frames_here_.size() < kMaxFrames) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string_view line = trimmed(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+        const std::size_t close = line.find("): ");
+        const std::size_t open = close == std::string_view::npos ? close : line.rfind('(', close);
+        u32 number = 0;
+        if (open == std::string_view::npos || !to_number(line.substr(open + 1, close - open - 1), number)) {
+            if (!line.empty()) frames_here_.push_back(frame(line, line, 0, FrameKind::PYTHON));
+            continue;
+        }
+        frames_here_.push_back(frame(line.substr(0, open), line.substr(close + 3), number, FrameKind::PYTHON));
+    }
+    return known->second = define_stack(FrameKind::PYTHON);
+}
+
+// As backtrace_symbols() writes them: `object(function+0xoffset) [0xaddress]`.
+u64 UpstreamReader::native_stack(std::string_view text) {
+    if (text.empty() || text == "NA" || text == "N/A") return 0;
+    const auto [known, is_new] = native_stacks_.try_emplace(text_id(text.data(), text.size()));
+    if (!is_new) return known->second;
+    frames_here_.clear();
+    while (!text.empty() && frames_here_.size() < kMaxFrames) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string_view line = trimmed(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+        if (line.empty()) continue;
+        const std::size_t open = line.find('('), close = line.rfind(')'), address = line.rfind('[');
+        u64 at = 0;
+        if (address != std::string_view::npos && line.back() == ']')
+            to_number(line.substr(address + 1, line.size() - address - 2), at);
+        const bool is_told = open != std::string_view::npos && close != std::string_view::npos && close > open;
+        const std::string_view function = is_told ? line.substr(open + 1, close - open - 1) : std::string_view();
+        const std::string_view object = trimmed(line.substr(0, std::min(open, address)));
+        frames_here_.push_back(frame(object, function, static_cast<u32>(at), FrameKind::NATIVE));
+    }
+    return known->second = define_stack(FrameKind::NATIVE);
+}
+
+u64 UpstreamReader::frame(std::string_view file, std::string_view function, u32 line, FrameKind kind) {
+    const u64 file_id = intern(file), function_id = intern(function);
+    const u64 id = frame_id(file_id, function_id, line, static_cast<u64>(kind));
+    if (frames_.emplace(id, true).second) {
+        definitions_.frame_id.push_back(id);
+        definitions_.frame_file.push_back(file_id);
+        definitions_.frame_function.push_back(function_id);
+        definitions_.frame_line.push_back(line);
+        definitions_.frame_kind.push_back(static_cast<u32>(kind));
+    }
+    return id;
+}
+
+u64 UpstreamReader::define_stack(FrameKind kind) {
+    if (frames_here_.empty()) return 0;
+    u64 id = combine64(static_cast<u64>(Kind::STACK) + static_cast<u64>(kind), frames_here_.size());
+    for (const u64 one : frames_here_) id = combine64(id, one);
+    id = nonzero(id);
+    if (stack_ids_.emplace(id, true).second) {
+        definitions_.stack_id.push_back(id);
+        definitions_.stack_kind.push_back(static_cast<u32>(kind));
+        definitions_.stack_count.push_back(static_cast<u32>(frames_here_.size()));
+        definitions_.stack_frames.insert(definitions_.stack_frames.end(), frames_here_.begin(), frames_here_.end());
+    }
+    return id;
+}
+
+}  // namespace memscope::kernel

@@ -1,0 +1,89 @@
+// Of the module _kernel: upstream's memscope_dump files (kernel/upstream_reader.h).
+#include "kernel/upstream_reader.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "module/columns.h"
+#include "module/definitions.h"
+#include "module/kernel.h"
+
+namespace py = pybind11;
+
+namespace memscope {
+namespace {
+
+using kernel::UpstreamReader;
+
+// Cells of a row of SQLite: text, whole numbers and None; the numbers as text again.
+void add_rows(UpstreamReader& self, const py::list& rows) {
+    std::vector<std::string_view> cells;
+    std::vector<std::string> numbers;
+    for (const py::handle row : rows) {
+        const auto values = py::reinterpret_borrow<py::tuple>(row);
+        cells.clear();
+        numbers.resize(values.size());
+        for (std::size_t at = 0; at < values.size(); ++at) {
+            PyObject* const value = PyTuple_GET_ITEM(values.ptr(), static_cast<py::ssize_t>(at));
+            if (PyUnicode_Check(value)) {
+                py::ssize_t size = 0;
+                const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+                if (text == nullptr) PyErr_Clear();
+                cells.emplace_back(text == nullptr ? "" : text, static_cast<std::size_t>(size));
+            } else if (PyLong_Check(value)) {
+                const long long number = PyLong_AsLongLong(value);
+                if (number == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+                numbers[at] = std::to_string(number);
+                cells.emplace_back(numbers[at]);
+            } else if (value == Py_None) {
+                cells.emplace_back();
+            } else {
+                cells.emplace_back("?");
+            }
+        }
+        self.row(cells);
+    }
+}
+
+py::dict take(UpstreamReader& self) {
+    kernel::ImportedTable table = self.take();
+    py::dict columns;
+#define X(type, name) columns[#name] = to_array(std::move(table.name));
+    MEMSCOPE_IMPORTED_COLUMNS(X)
+#undef X
+    return columns;
+}
+
+}  // namespace
+
+void bind_upstream_reader(py::module_& module) {
+    py::class_<UpstreamReader>(module, "UpstreamReader",
+                               "Events from rows of upstream's files; see native/kernel/upstream_reader.h.")
+        .def(py::init<>())
+        .def("header", [](UpstreamReader& self,
+                          const std::vector<std::string>& names) { return self.header({names.begin(), names.end()}); })
+        .def("feed",
+             [](UpstreamReader& self, const py::bytes& bytes) {
+                 const std::string_view text = bytes;
+                 const py::gil_scoped_release released;
+                 return self.feed(text);
+             })
+        .def("finish", &UpstreamReader::finish)
+        .def("add_rows", &add_rows)
+        .def("take", &take)
+        .def("take_definitions", [](UpstreamReader& self) { return definitions_to_python(self.take_definitions()); })
+        .def_property_readonly("missing", [](UpstreamReader& self) { return plain_text(self.missing()); })
+        .def_property_readonly("rows", &UpstreamReader::rows)
+        .def_property_readonly("left_out", &UpstreamReader::left_out)
+        .def_property_readonly("derived", &UpstreamReader::derived)
+        .def_property_readonly("first_left_out",
+                               [](UpstreamReader& self) { return plain_text(self.first_left_out()); });
+}
+
+}  // namespace memscope
