@@ -19,7 +19,8 @@ from msmemscope.progress import progress_bar
 @click.option(
     "--ranks",
     metavar="R,R,...",
-    help="The rank of each file, in their order. Without it a file's name tells it: rank3, snapshot_3.pickle; of csv and db also a directory, and where none does they are of no rank.",
+    help="The rank of each file, in their order. Without it a file's name tells it: rank3, snapshot_3.pickle; of "
+    "csv and db also a directory's, and without one they are of no rank.",
 )
 @click.option(
     "--steps-at",
@@ -41,9 +42,9 @@ def command(
 ) -> int:
     """Make a run of files that another tool wrote, and print the verdict on it.
 
-    FILE is a memory snapshot of PyTorch or torch_npu (torch.cuda.memory._dump_snapshot()), one per rank, plain or packed
-    by gzip, xz, bzip2 or zstd; or MindStudio MemScope's memscope_dump_*.csv or .db, or a directory of them. All commands
-    that take a run take the one that is made.
+    FILE is a memory snapshot of PyTorch or torch_npu (torch.cuda.memory._dump_snapshot()), one per rank, plain or
+    packed by gzip, xz, bzip2 or zstd; or a memscope_dump_*.csv or .db, or a directory of them. All commands that take
+    a run take the one that is made.
     """
     job = importlib.import_module("msmemscope.imports.job")
     request = job.Request(
