@@ -250,6 +250,23 @@ def test_spool_while_the_aggregator_is_away(make_job: MakeJob) -> None:
     assert not list(job.output.glob(".*-spool"))
 
 
+def test_an_aggregator_that_is_slow_for_a_while_costs_nothing(make_job: MakeJob) -> None:
+    """It is no silence: the agent would wait for long before it takes it for one."""
+    job = make_job(agent={**QUICK, "silence_s": 60})
+    job.start("agent")
+    aggregator = job.start("aggregator")
+    process = job.write(1, rank=0, events=160_000, bytes=1 << 22, rate=40_000, wait_ms=LOSSLESS)
+    wait_for(lambda: job.ring_file(1).exists() and job.acked(1) > 0, "the first acknowledgement")
+    aggregator.send_signal(signal.SIGSTOP)
+    # Many times what the ring holds is written meanwhile, which waits until there is room.
+    at = job.head(1)
+    wait_for(lambda: job.head(1) > at + (1 << 23), "the writer to go on")
+    aggregator.send_signal(signal.SIGCONT)
+    process.wait()
+    end(job)
+    assert_exactly_once(job.run(), 1, 160_000)
+
+
 def test_a_full_spool_makes_the_writer_drop_and_count(make_job: MakeJob) -> None:
     job = make_job(agent={**QUICK, "spool_bytes": 1 << 20})
     job.start("agent")

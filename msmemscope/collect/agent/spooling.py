@@ -1,4 +1,5 @@
-"""Makes room in rings that fill up while nothing is acknowledged: their committed bytes go to the spools.
+"""Makes room in rings that fill up while nothing is acknowledged, or not fast enough (an aggregator that starves on a
+busy machine): their committed bytes go to the spools.
 
 In: the rings that are served. Out: bytes in their spools, given back to the writers.
 """
@@ -27,12 +28,11 @@ class Spooling:
     def move(self, feeds: Iterable[Feed], now: float, *, silent: bool) -> None:
         """silent: nothing was acknowledged for long. now: monotonic, in seconds."""
         feeds = list(feeds)
-        if now < self._not_before or not (silent or any(feed.spool for feed in feeds)):
+        full = [feed for feed in feeds if _is_filling_up(feed, spools=silent or bool(feed.spool))]
+        if now < self._not_before or not full:
             return
         spooled = sum(feed.spool.size for feed in feeds)
-        for feed in feeds:
-            if not (feed.spool or silent) or feed.reader.head - feed.reader.acked <= feed.reader.capacity // 2:
-                continue
+        for feed in full:
             try:
                 moved = self._move(feed, max(self._most_bytes - spooled, 0))
             except OSError as error:
@@ -61,3 +61,8 @@ class Spooling:
             self._directory.rmdir()
         except OSError:  # something is left in it, or it was never made
             return
+
+
+def _is_filling_up(feed: Feed, *, spools: bool) -> bool:
+    """A ring whose bytes are acknowledged in time is given more room before they are copied."""
+    return feed.reader.head - feed.reader.acked > feed.reader.capacity * (2 if spools else 3) // 4
