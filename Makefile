@@ -3,7 +3,7 @@
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
 # for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
-# time), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU.
+# time), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -43,6 +43,11 @@ ON_NPU = env ASCEND_HOME_PATH=$(abspath $(CANN)) ASCEND_OPP_PATH=$(abspath $(CAN
   LD_LIBRARY_PATH=$(abspath $(CANN))/lib64 PYTHONPATH=$(abspath simulator/python) \
   PATH=$(abspath $(VENV_NPU)/bin):$$PATH
 
+# vLLM, verl and Ray live in an environment of their own, too: some 3 GB.
+VENV_FRAMEWORKS ?= .venv-frameworks
+PY_FRAMEWORKS := $(VENV_FRAMEWORKS)/bin/python
+PIP_FRAMEWORKS := $(PY_FRAMEWORKS) -m pip --quiet --disable-pip-version-check
+
 # One stamp per content of what is installed: change pyproject.toml, torch or Python and `make setup` runs again.
 REQUIREMENTS_HASH := $(shell { cat pyproject.toml; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
 TOOLS := $(VENV)/requirements-$(REQUIREMENTS_HASH)
@@ -51,6 +56,10 @@ INSTALLED := $(VENV)/installed-$(REQUIREMENTS_HASH)
 NPU_HASH := $(shell { cat pyproject.toml tests/npu/requirements.txt; echo '$(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
 NPU_REQUIREMENTS := $(VENV_NPU)/requirements-$(NPU_HASH)
 NPU_INSTALLED := $(VENV_NPU)/installed-$(NPU_HASH)
+
+FRAMEWORKS_HASH := $(shell { cat pyproject.toml tests/frameworks/requirements.txt; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
+FRAMEWORKS_REQUIREMENTS := $(VENV_FRAMEWORKS)/requirements-$(FRAMEWORKS_HASH)
+FRAMEWORKS_INSTALLED := $(VENV_FRAMEWORKS)/installed-$(FRAMEWORKS_HASH)
 
 NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
 CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
@@ -101,7 +110,7 @@ demo-npu: setup-npu ## the same training with the real torch_npu on two simulate
 
 .PHONY: test
 test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_npu
-	pytest $(PYTEST_JOBS) --ignore tests/npu
+	pytest $(PYTEST_JOBS) --ignore tests/npu --ignore tests/frameworks
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
@@ -121,6 +130,13 @@ test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
 test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
 	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
+
+.PHONY: setup-frameworks
+setup-frameworks: $(FRAMEWORKS_INSTALLED) ## make .venv-frameworks with the package, vLLM for CPU, verl and Ray
+
+.PHONY: test-frameworks
+test-frameworks: setup-frameworks ## real vLLM, verl and Ray under the tool; some 3 minutes, and as long to install
+	PATH=$(abspath $(VENV_FRAMEWORKS)/bin):$$PATH $(PY_FRAMEWORKS) -m pytest tests/frameworks
 
 .PHONY: corpus
 corpus: setup ## how often the judge is right about programs whose truth is known, put into docs/verdicts.md; some 10 minutes
@@ -235,8 +251,8 @@ clean: ## remove what was built; .venv stays
 	rm -f $(VENV)/installed-* $(VENV_NPU)/installed-*
 
 .PHONY: distclean
-distclean: clean ## remove .venv and .venv-npu too
-	rm -rf $(VENV) $(VENV_NPU)
+distclean: clean ## remove the environments too
+	rm -rf $(VENV) $(VENV_NPU) $(VENV_FRAMEWORKS)
 
 # ---------------------------------------------------------------------------------------------------------------
 
@@ -273,3 +289,17 @@ $(NPU_INSTALLED): $(NPU_REQUIREMENTS) $(NATIVE_SOURCES) Makefile
 	  $(PIP_NPU) $(EDITABLE); \
 	  $(call ONLY_THE_PROJECT,$(VENV_NPU)); \
 	  touch $@; }
+
+$(FRAMEWORKS_REQUIREMENTS): | $(TOOLS)
+	@[ -x $(PY_FRAMEWORKS) ] || $(PYTHON) -m venv $(VENV_FRAMEWORKS)
+	@rm -f $(VENV_FRAMEWORKS)/requirements-* $(VENV_FRAMEWORKS)/installed-*
+	$(PIP_FRAMEWORKS) install $(PIP_ARGS) '$(TORCH)'
+	$(PY_FRAMEWORKS) tests/frameworks/install.py $(PIP_ARGS)
+	$(PY) tools/print_requirements.py test > $(VENV_FRAMEWORKS)/requirements.txt
+	$(PIP_FRAMEWORKS) install $(PIP_ARGS) -r $(VENV_FRAMEWORKS)/requirements.txt
+	touch $@
+
+$(FRAMEWORKS_INSTALLED): $(FRAMEWORKS_REQUIREMENTS) $(NATIVE_SOURCES) Makefile
+	$(PIP_FRAMEWORKS) $(EDITABLE)
+	$(call ONLY_THE_PROJECT,$(VENV_FRAMEWORKS))
+	touch $@

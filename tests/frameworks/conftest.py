@@ -1,0 +1,48 @@
+"""Real frameworks under the tool, in the environment that `make setup-frameworks` makes. Anywhere else the tests are
+skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from running import Outcome, Watch, run_tool
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+# No network is asked for anything, and nobody is told of the run.
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = [name for name in ("vllm", "verl", "ray") if find_spec(name) is None]
+    for item in items:
+        if missing and HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=f"no {', '.join(missing)} here: make test-frameworks"))
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    """Runs a command line under the tool, writing below this test's own directory; keywords are variables."""
+
+    def run(*argv: str | Path, **env: str) -> Outcome:
+        return run_tool(tmp_path / "out", argv, **QUIET, **env)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of two layers with random weights, and its tokenizer, as files."""
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    subprocess.run([sys.executable, PROGRAMS / "make_model.py", path], check=True, timeout=180)
+    return path

@@ -1,0 +1,30 @@
+"""Two Ray actors that train for STEPS steps; the second keeps 1 MiB of each."""
+
+import ray
+import torch
+
+STEPS = 24
+
+
+@ray.remote
+class Trainer:
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+        self.kept: list[torch.Tensor] = []
+        self.model = torch.nn.Linear(64, 64)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def train(self) -> int:
+        for _ in range(STEPS):
+            self.optimizer.zero_grad()
+            self.model(torch.ones(8, 64)).sum().backward()
+            if self.keeps:
+                self.kept.append(torch.zeros(1 << 18))  # line 22
+            self.optimizer.step()
+        return len(self.kept)
+
+
+ray.init(num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, logging_level="WARNING")
+trainers = [Trainer.remote(keeps) for keeps in (False, True)]
+print("kept", ray.get([one.train.remote() for one in trainers]), flush=True)
+ray.shutdown()
