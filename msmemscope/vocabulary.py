@@ -45,6 +45,8 @@ class Kind(IntEnum):
     UNRESERVE = 43
     MAP = 44
     UNMAP = 45
+    SNAPSHOT_SEGMENT = 46
+    SNAPSHOT_BLOCK = 47
 
 
 class Pool(IntEnum):
@@ -97,6 +99,22 @@ class CallKind(IntEnum):
     RANGE = 3
 
 
+class BlockState(IntEnum):
+    """MEMSCOPE_BLOCK_STATES of record.h."""
+
+    FREE = 0
+    ALLOCATED = 1
+    PENDING_FREE = 2
+
+
+class FrameKind(IntEnum):
+    """MEMSCOPE_FRAME_KINDS of record.h."""
+
+    PYTHON = 0
+    NATIVE = 1
+    PYTHON_ENTRY = 2
+
+
 class Flag(IntFlag):
     """MEMSCOPE_FLAGS of record.h."""
 
@@ -106,6 +124,7 @@ class Flag(IntFlag):
     DEVICE_TIME = 8
     STACK_LOST = 16
     HANDLE = 32
+    FORWARD_STACK = 64
     BACKWARD = 128
 
 

@@ -21,6 +21,8 @@ ENUMS = {
     "StepSource": "MEMSCOPE_STEP_SOURCES",
     "SystemEvent": "MEMSCOPE_SYSTEM_EVENTS",
     "CallKind": "MEMSCOPE_CALL_KINDS",
+    "BlockState": "MEMSCOPE_BLOCK_STATES",
+    "FrameKind": "MEMSCOPE_FRAME_KINDS",
 }
 
 

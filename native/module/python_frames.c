@@ -45,6 +45,11 @@ typedef struct {
 
 #if defined(Py_GIL_DISABLED)
 
+static int is_entry(const void* frame) {
+    (void)frame;
+    return 0;
+}
+
 /* Free-threaded builds move reference counts and frames in ways that this walk does not know. */
 typedef void Frame;
 static const Frame* newest_frame(PyThreadState* thread) {
@@ -66,6 +71,10 @@ static int position_of(const Frame* frame, Position* out) {
 typedef PyFrameObject Frame;
 static const Frame* newest_frame(PyThreadState* thread) { return thread->frame; }
 static const Frame* older_frame(const Frame* frame) { return frame->f_back; }
+static int is_entry(const Frame* frame) { /* each call of a Python function is a call of the loop */
+    (void)frame;
+    return 1;
+}
 static int position_of(const Frame* frame, Position* out) {
     out->code = frame->f_code;
     out->lasti = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
@@ -85,6 +94,17 @@ static const Frame* newest_frame(PyThreadState* thread) {
 }
 
 static const Frame* older_frame(const Frame* frame) { return frame->previous; }
+
+/* Whether the interpreter's loop was called for it; else it was called by Python code within the same loop. */
+static int is_entry(const Frame* frame) {
+#if PY_VERSION_HEX < 0x030C0000   /* 3.11 */
+    return frame->is_entry;
+#elif PY_VERSION_HEX < 0x030E0000 /* 3.12, 3.13: the loop puts a frame of its own below */
+    return frame->previous == NULL || frame->previous->owner == FRAME_OWNED_BY_CSTACK;
+#else
+    return frame->previous == NULL || frame->previous->owner >= FRAME_OWNED_BY_INTERPRETER;
+#endif
+}
 
 /* False for frames that are not there yet (before their first instruction) and for the interpreter's own. */
 static int position_of(const Frame* frame, Position* out) {
@@ -142,7 +162,7 @@ static unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
         Position at;
         if (!position_of(frame, &at)) continue;
         keys[count] = key_of(at.code, at.lasti);
-        handles[count] = frame;
+        handles[count] = (const char*)frame + (is_entry(frame) ? 1 : 0);
         ++count;
     }
     return count;
@@ -182,7 +202,7 @@ static unsigned utf8_of(PyObject* text, char* out, unsigned size) {
 static void describe(const void* handle, memscope_frame_text* out) {
     Position at = {NULL, 0};
     out->file_bytes = out->function_bytes = out->line = 0;
-    if (!position_of((const Frame*)handle, &at)) return;
+    if (!position_of((const Frame*)((uintptr_t)handle & ~(uintptr_t)1), &at)) return;
     out->file_bytes = utf8_of(at.code->co_filename, out->file, sizeof out->file);
     out->function_bytes = utf8_of(name_of(at.code), out->function, sizeof out->function);
     const int line = PyCode_Addr2Line(at.code, at.lasti); /* reads the line table; no reference counts */

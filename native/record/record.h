@@ -74,7 +74,14 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(RESERVE, 42, "ptr, size: an address range set aside in the driver; no memory is behind it yet")                  \
     X(UNRESERVE, 43, "ptr: the range")                                                                                 \
     X(MAP, 44, "ptr, size: addresses that now lead to memory; attr: its handle, the ptr of a MALLOC with flag HANDLE") \
-    X(UNMAP, 45, "ptr")
+    X(UNMAP, 45, "ptr")                                                                                                \
+    X(SNAPSHOT_SEGMENT, 46,                                                                                            \
+      "of the SNAPSHOT of its name before it on its thread. ptr, size: a segment of the pool; used: bytes of it "      \
+      "given "                                                                                                         \
+      "out; total: of the largest free block in it; attr: its stream; aux: number of its blocks")                      \
+    X(SNAPSHOT_BLOCK, 47,                                                                                              \
+      "of the SNAPSHOT_SEGMENT whose address is attr. ptr, size: a block; used: bytes that were asked for; aux: "      \
+      "BlockState; name: as of the SNAPSHOT")
 
 #define MEMSCOPE_POOLS(X) \
     X(NONE, 0)            \
@@ -94,14 +101,15 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(CUDA, 3)
 
 // Bits of RecordHeader::flags on events.
-#define MEMSCOPE_FLAGS(X)                                                                 \
-    X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */     \
-    X(PINNED, 2)      /* page-locked host memory */                                       \
-    X(SHADOW, 4)      /* happened while recording was off; ts is its true time */         \
-    X(DEVICE_TIME, 8) /* ts was converted from a device clock */                          \
-    X(STACK_LOST, 16) /* a stack was wanted, and is missing or shortened */               \
-    X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address */ \
-    X(BACKWARD, 128)  /* OP_START, OP_END, ACCESS: autograd runs the operator, on its own or inside one of its nodes */
+#define MEMSCOPE_FLAGS(X)                                                                                 \
+    X(SYNTHETIC, 1)      /* made by us: the FREE of a block that was alive at the end */                  \
+    X(PINNED, 2)         /* page-locked host memory */                                                    \
+    X(SHADOW, 4)         /* happened while recording was off; ts is its true time */                      \
+    X(DEVICE_TIME, 8)    /* ts was converted from a device clock */                                       \
+    X(STACK_LOST, 16)    /* a stack was wanted, and is missing or shortened */                            \
+    X(HANDLE, 32)        /* ptr is a handle of physical memory (halMemCreate), no address */              \
+    X(FORWARD_STACK, 64) /* stack_py is of the forward pass: where the node was made that is evaluated */ \
+    X(BACKWARD, 128) /* OP_START, OP_END, ACCESS: autograd runs the operator, on its own or inside one of its nodes */
 
 #define MEMSCOPE_STEP_SOURCES(X) \
     X(API, 0)                    \
@@ -115,6 +123,12 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(ACL_INIT, 2)                \
     X(ACL_FINI, 3)
 
+// What a pool says of a block: free, given out, or given back and still waited for by a stream.
+#define MEMSCOPE_BLOCK_STATES(X) \
+    X(FREE, 0)                   \
+    X(ALLOCATED, 1)              \
+    X(PENDING_FREE, 2)
+
 // Whose call it was: a Python function (name is a frame, its line the first of the function), a function written in C,
 // a torch module, or a range that the program names itself.
 #define MEMSCOPE_CALL_KINDS(X) \
@@ -122,6 +136,13 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(BUILTIN, 1)              \
     X(MODULE, 2)               \
     X(RANGE, 3)
+
+// PYTHON_ENTRY: a Python frame that native code called, so that a new loop of the interpreter begins with it. Told
+// apart only where native stacks are taken too, which are merged by it.
+#define MEMSCOPE_FRAME_KINDS(X) \
+    X(PYTHON, 0)                \
+    X(NATIVE, 1)                \
+    X(PYTHON_ENTRY, 2)
 
 // Fields of EventRecord after its header, in memory order. type, name
 #define MEMSCOPE_EVENT_FIELDS(X) \
@@ -156,7 +177,7 @@ enum class Kind : u8 {
 #undef X
 };
 inline constexpr u8 kFirstEventKind = static_cast<u8>(Kind::MALLOC);
-inline constexpr u8 kLastEventKind = static_cast<u8>(Kind::UNMAP);
+inline constexpr u8 kLastEventKind = static_cast<u8>(Kind::SNAPSHOT_BLOCK);
 inline constexpr std::size_t kKindSlots = 64;  // one counter per kind in the ring header
 
 #define X(name, value) name = value,
@@ -166,6 +187,8 @@ enum class Flag : u8 { MEMSCOPE_FLAGS(X) };
 enum class StepSource : u32 { MEMSCOPE_STEP_SOURCES(X) };
 enum class SystemEvent : u32 { MEMSCOPE_SYSTEM_EVENTS(X) };
 enum class CallKind : u32 { MEMSCOPE_CALL_KINDS(X) };
+enum class BlockState : u32 { MEMSCOPE_BLOCK_STATES(X) };
+enum class FrameKind : u32 { MEMSCOPE_FRAME_KINDS(X) };
 #undef X
 
 inline constexpr i64 kUnknown = -1;         // used and total when the source does not know them
@@ -196,8 +219,6 @@ struct StringRecord {  // followed by `bytes` bytes of UTF-8 and zeros up to a m
     u32 reserved;
 };
 static_assert(sizeof(StringRecord) == 24);
-
-enum class FrameKind : u32 { PYTHON = 0, NATIVE = 1 };
 
 struct FrameRecord {
     RecordHeader header;

@@ -12,6 +12,7 @@
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "hook/settings.h"
+#include "stack/forward_stacks.h"
 #include "stack/stacks.h"
 #include "torch_ext/operator_sink.h"
 
@@ -126,7 +127,20 @@ void end(const memscope_running* running, const memscope_touched* returned, unsi
     if (running->has_started != 0) emit_boundary(*running, Kind::OP_END);
 }
 
-constexpr memscope_operator_sink kSink = {MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end};
+void forward(unsigned long long thread, long long sequence, const memscope_running* running) noexcept {
+    const Guard guard;
+    if (!guard || wanted() == 0 || !ensure_ring()) return;
+    remember_forward(thread, static_cast<u64>(sequence), running == nullptr ? 0 : running->stack);
+}
+
+unsigned long long node_begin(unsigned long long thread, long long sequence) noexcept {
+    return node_began(thread, static_cast<u64>(sequence));
+}
+
+void node_end(unsigned long long before) noexcept { node_ended(before); }
+
+constexpr memscope_operator_sink kSink = {
+    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, forward, node_begin, node_end};
 
 }  // namespace
 

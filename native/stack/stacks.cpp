@@ -5,6 +5,7 @@
 #include "hook/recorder.h"
 #include "hook/settings.h"
 #include "stack/code_objects.h"
+#include "stack/forward_stacks.h"
 #include "stack/frame_rules.h"
 #include "stack/native_walk.h"
 
@@ -61,19 +62,56 @@ u64 find_or_define(const u64* keys, const void* const* handles, u32 count, Frame
     return define(short_key, keys, handles, kShortDepth, kind, define_frame, flags);
 }
 
+constexpr u64 kEntry = 0x9E37;  // of keys of frames that native code called
+
+bool is_entry(const void* handle) noexcept { return (reinterpret_cast<u64>(handle) & 1) != 0; }
+
+// Where native stacks are taken too: the two are merged where native code called Python.
+void tell_entries_apart(u64* keys, const void* const* handles, u32 count) noexcept {
+    if (g_settings.native_depth.load(std::memory_order_relaxed) == 0) return;
+    for (u32 i = 0; i < count; ++i)
+        if (is_entry(handles[i])) keys[i] = nonzero(combine64(kEntry, keys[i]));
+}
+
+u64 define_python(u64 key, const void* handle, const memscope_python_frames& python) noexcept {
+    memscope_frame_text text;
+    python.describe(handle, &text);
+    const bool entry = is_entry(handle) && g_settings.native_depth.load(std::memory_order_relaxed) != 0;
+    const FrameKind kind = entry ? FrameKind::PYTHON_ENTRY : FrameKind::PYTHON;
+    return intern_frame(key, kind, text.file, text.file_bytes, text.function, text.function_bytes, text.line,
+                        static_cast<u64>(kind));
+}
+
+constexpr u64 kBackwardKey = combine64(static_cast<u64>(FrameKind::PYTHON), 0xBAC4);
+
 // Two sizes, so that the usual depth does not touch 16 KiB of a small thread's stack.
 template <u32 Capacity>
 u64 capture_python(const memscope_python_frames& python, u32 depth, u8& flags) noexcept {
     u64 keys[Capacity];
     const void* handles[Capacity];
     const u32 count = python.walk(keys, handles, depth);
-    const auto define_python = [&](u64 key, const void* handle) noexcept {
-        memscope_frame_text text;
-        python.describe(handle, &text);
-        return intern_frame(key, FrameKind::PYTHON, text.file, text.file_bytes, text.function, text.function_bytes,
-                            text.line);
+    tell_entries_apart(keys, handles, count);
+    const auto define_frame = [&](u64 key, const void* handle) noexcept { return define_python(key, handle, python); };
+    return find_or_define(keys, handles, count, FrameKind::PYTHON, define_frame, flags);
+}
+
+template <u32 Capacity>
+u64 capture_backward(const memscope_python_frames& python, u32 depth) noexcept {
+    u64 keys[Capacity + 1];
+    const void* handles[Capacity + 1];
+    keys[0] = kBackwardKey;
+    handles[0] = nullptr;
+    const u32 count = python.walk(keys + 1, handles + 1, depth);
+    if (count == 0) return 0;
+    tell_entries_apart(keys + 1, handles + 1, count);
+    const auto define_frame = [&](u64 key, const void* handle) noexcept {
+        if (handle != nullptr) return define_python(key, handle, python);
+        return intern_frame(key, FrameKind::PYTHON, kBackwardFile, sizeof kBackwardFile - 1, kBackwardFunction,
+                            sizeof kBackwardFunction - 1, 0);
     };
-    return find_or_define(keys, handles, count, FrameKind::PYTHON, define_python, flags);
+    u8 flags = 0;
+    return find_or_define(keys, handles, count < kMaxFrames ? count + 1 : count, FrameKind::PYTHON, define_frame,
+                          flags);
 }
 
 template <u32 Capacity>
@@ -93,7 +131,26 @@ u64 capture_python_stack(u8& flags, u32 depth) noexcept {
     const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
     if (depth == 0) depth = g_settings.python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
-    return depth <= 64 ? capture_python<64>(*python, depth, flags) : capture_python<kMaxFrames>(*python, depth, flags);
+    const u8 before = flags;
+    const u64 id =
+        depth <= 64 ? capture_python<64>(*python, depth, flags) : capture_python<kMaxFrames>(*python, depth, flags);
+    const u64 forward = forward_stack();
+    if (__builtin_expect(id != 0 || forward == 0 || flags != before, 1)) return id;
+    flags |= static_cast<u8>(Flag::FORWARD_STACK);
+    return forward;
+}
+
+u64 capture_backward_stack(u64 forward) noexcept {
+    const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
+    const u32 depth = g_settings.python_depth.load(std::memory_order_relaxed);
+    if (python == nullptr || depth == 0) return 0;
+    // A stack has one id for its frames and one key for where it was met, so a key of the id stands for all of them.
+    const u64 key = forward == 0 ? 0 : nonzero(combine64(kBackwardKey, forward));
+    if (key != 0)
+        if (const u64 id = find_stack(key)) return id;
+    const u64 id = depth <= 64 ? capture_backward<64>(*python, depth) : capture_backward<kMaxFrames>(*python, depth);
+    if (key != 0 && id != 0) remember_stack(key, id);
+    return id;
 }
 
 u64 capture_native_stack(u8& flags, u32 depth) noexcept {

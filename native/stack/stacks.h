@@ -27,7 +27,8 @@ typedef struct memscope_frame_text {
 
 typedef struct memscope_python_frames {
     // Writes up to `max` frames of the calling thread, innermost first: a key that identifies code and
-    // instruction, and a handle valid while the thread stays where it is. Returns the count; 0 when the thread
+    // instruction, and a handle valid while the thread stays where it is, its lowest bit set when native code called
+    // the frame. Returns the count; 0 when the thread
     // has no usable Python state. Must not allocate, lock, or touch a reference count.
     unsigned (*walk)(uint64_t* keys, const void** handles, unsigned max);
     void (*describe)(const void* handle, memscope_frame_text* out);
@@ -46,8 +47,14 @@ inline constexpr u32 kFailureDepth = 50;  // of the stacks of a failed request, 
 // Both return 0 when stacks of this sort are off or there is none, and set Flag::STACK_LOST in `flags` when one was
 // there but could not be defined, or was shortened to its innermost frames because there were too many different ones
 // before it. depth: frames at most; 0: as set. Call inside a Guard.
+// A thread without Python frames that evaluates a node of torch's autograd graph has the stack of forward_stacks.h as
+// its Python stack, and Flag::FORWARD_STACK.
 u64 capture_python_stack(u8& flags, u32 depth = 0) noexcept;
 u64 capture_native_stack(u8& flags, u32 depth = 0) noexcept;
+
+// The stack of what the calling thread's Python code will cause in the backward pass: its frames behind one that says
+// so. forward: the id of those frames, if it is known; 0: they are walked. 0: there are none.
+u64 capture_backward_stack(u64 forward) noexcept;
 
 }  // namespace memscope
 #endif

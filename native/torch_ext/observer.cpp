@@ -6,6 +6,9 @@
 // over, and its parts are observed instead, so that names and tensors are those that a TorchDispatchMode sees. Calls
 // that a kernel makes itself are part of it. FakeTensors and meta tensors have no memory: nobody hears of them.
 //
+// Each call that makes a node of the autograd graph is told too, and so is the evaluation of each node: by the number
+// that torch gives it for that purpose.
+//
 // Calls no operator, holds no tensor, takes no lock; an exception of ours must not reach the program.
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -159,9 +162,8 @@ bool device_of_options(c10::ArrayRef<const c10::IValue> given, c10::Device& devi
     return true;
 }
 
-void begin(const at::RecordFunction& call) {
-    const Plan* plan = g_plans.find(call);
-    if (plan == nullptr || plan->is_passed_over || is_autocast(*plan)) return;
+void begin(const at::RecordFunction& call, const Plan* plan) {
+    if (plan == nullptr || is_autocast(*plan)) return;
     if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
     if (at::in_parallel_region()) return;  // a helper of a kernel that runs on another thread
     const auto given = call.inputs();
@@ -207,7 +209,11 @@ void end(const at::RecordFunction& call) {
 std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
     if (t_open.call != nullptr || g_sink->wanted() == 0) return nullptr;
     try {
-        begin(call);
+        const Plan* plan = g_plans.find(call);
+        if (plan != nullptr && plan->is_passed_over) return nullptr;
+        begin(call, plan);
+        if (call.seqNr() >= 0)
+            g_sink->forward(call.threadId(), call.seqNr(), t_open.call == &call ? &t_open.running : nullptr);
     } catch (...) {  // then this call is not observed
     }
     return nullptr;
@@ -222,9 +228,26 @@ void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
     t_open.call = nullptr;
 }
 
+// What this thread evaluated before: nodes may evaluate graphs of their own.
+struct Before : at::ObserverContext {
+    unsigned long long stack = 0;
+};
+
+std::unique_ptr<at::ObserverContext> node_started(const at::RecordFunction& node) {
+    if (g_sink->wanted() == 0 || node.seqNr() < 0) return nullptr;
+    auto before = std::make_unique<Before>();
+    before->stack = g_sink->node_begin(node.forwardThreadId(), node.seqNr());
+    return before;
+}
+
+void node_ended(const at::RecordFunction& /*node*/, at::ObserverContext* before) {
+    if (before != nullptr) g_sink->node_end(static_cast<Before*>(before)->stack);
+}
+
 std::mutex g_switching;
 unsigned g_switched = 0;
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
 
 }  // namespace
 }  // namespace memscope::observer
@@ -243,11 +266,15 @@ MEMSCOPE_API void memscope_switch(unsigned wanted) {
     if (g_switched == wanted) return;
     g_switched = wanted;
     if (g_callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(g_callback);
-    g_callback = at::INVALID_CALLBACK_HANDLE;
+    if (g_node_callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(g_node_callback);
+    g_callback = g_node_callback = at::INVALID_CALLBACK_HANDLE;
     if (wanted == 0) return;
     // Results are copied for who needs them: only for accesses.
     g_callback = at::addGlobalCallback(at::RecordFunctionCallback(started, ended)
                                            .needsInputs(true)
                                            .needsOutputs((wanted & MEMSCOPE_WANTS_ACCESSES) != 0)
                                            .scopes({at::RecordScope::FUNCTION}));
+    // Without inputs: torch would copy references to gradients for each node.
+    g_node_callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(node_started, node_ended).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }

@@ -1,16 +1,18 @@
 // The border between whoever sees torch's operators and the hook library, which writes them down. Plain C: the observer
 // is compiled on the user's machine against her torch, with a compiler and a libstdc++ that we do not know.
 //
-// In: an operator begins, with the tensors that it is given; it ends, with those that it returned. Out: OP_START,
-// ACCESS and OP_END in the ring of this process (native/source/aten.cpp). Both callers do the same: the observer
-// (observer.cpp) and, where it cannot be built, the dispatch mode in Python (collect/rank/dispatch_mode.py).
+// In: an operator begins, with the tensors that it is given; it ends, with those that it returned; nodes of the
+// autograd graph are made and evaluated. Out: OP_START, ACCESS and OP_END in the ring of this process
+// (native/source/aten.cpp), and Python stacks for what nodes allocate (stack/forward_stacks.h). Both callers do the
+// same: the observer (observer.cpp) and, where it cannot be built, the dispatch mode in Python
+// (collect/rank/dispatch_mode.py).
 #pragma once
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 3u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 4u
 
 // What wanted() answers, as memscope::Sort has it.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -59,6 +61,12 @@ struct memscope_operator_sink {
     void (*begin)(struct memscope_running* running, const struct memscope_called* called,
                   const struct memscope_touched* given, unsigned count);
     void (*end)(const struct memscope_running* running, const struct memscope_touched* returned, unsigned count);
+    // A node of this number is about to be made by this thread, which torch numbers `thread`. running: what began and
+    // will make it; NULL: nobody was told of that.
+    void (*forward)(unsigned long long thread, long long sequence, const struct memscope_running* running);
+    // This thread evaluates that node until node_end(), which gets what node_begin() returned.
+    unsigned long long (*node_begin)(unsigned long long thread, long long sequence);
+    void (*node_end)(unsigned long long before);
 };
 
 // What the observer's library exports. Adopts the sink for the life of the process: 0, or 1 when its version is
