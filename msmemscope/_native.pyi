@@ -97,6 +97,17 @@ def snapshot(
 ) -> None:
     """Bytes; `device` as the process numbers it; `total` 0: not known."""
 
+def snapshot_pieces(
+    name: str,
+    *,
+    device_type: int,
+    device: int,
+    pool: int,
+    pieces: list[tuple[bool, int, int, int, int, int, int]],
+) -> None:
+    """Segments and blocks: (is a block, address, size, used, total, attr, aux) of each, as record.h has them for
+    SNAPSHOT_SEGMENT and SNAPSHOT_BLOCK."""
+
 def stats() -> dict[str, Any]: ...
 
 # Who refers to what among Python's objects: native/module/references.cpp.

@@ -1,4 +1,6 @@
-"""Upstream's msmemscope.take_snapshot and TakeSnapshot: the counters of torch's allocator at a moment, per device."""
+"""Upstream's msmemscope.take_snapshot and TakeSnapshot: torch's allocator at a moment, per device: its counters, and
+where it can tell them its segments and blocks. Taken by the program, and by itself when a card's memory has run out.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_NAME = "Memory Snapshot"
+OOM_NAME = "out of memory"  # of those that are taken by themselves
+OOM_EVERY_S = 2.0  # a program may fail, catch the error and try again without end
+MOST_AT_OOM = 20
 
 
 def take_snapshot(device_mask: int | list[int] | tuple[int, ...] | None = None, name: str = DEFAULT_NAME) -> None:
     """Records a SNAPSHOT of each device of `device_mask` that this process uses; None: of all of them.
 
     device_mask: numbers of devices as the process counts them. name: tells snapshots apart. Recorded are the bytes that
-    torch's allocator has given out and reserved, the peaks of both, and the device's free and whole memory; also while
-    msmemscope does not record otherwise, and in a session of its own where there is none. A device that this process
+    torch's allocator has given out and reserved, the peaks of both, and the device's free and whole memory, and its
+    segments and blocks with their states; also while msmemscope does not record otherwise, and in a session of its own
+    where there is none. A device that this process
     does not use is left out, with a warning: asking it would make a context on it. Without torch in the process there
     is a warning alone.
 
@@ -119,3 +125,72 @@ def _record(kind: str, module: Any, device: int, name: str) -> None:
         free=free,
         total=total,
     )
+    _record_pieces(kind, module, device, name)
+
+
+def _record_pieces(kind: str, module: Any, device: int, name: str) -> None:
+    from msmemscope import _native
+    from msmemscope.collect.rank.pool_pieces import pieces_of
+    from msmemscope.vocabulary import DeviceType, Pool
+
+    tell_all = getattr(module, "memory_snapshot", None)
+    if tell_all is None:
+        return
+    pieces, left_out = pieces_of(tell_all(), device)
+    _native.snapshot_pieces(
+        name,
+        device_type=int(DeviceType.NPU if kind == "npu" else DeviceType.CUDA),
+        device=device,
+        pool=int(Pool.PTA if kind == "npu" else Pool.CUDA),
+        pieces=pieces,
+    )
+    if left_out:
+        _native.meta("lost.snapshots", f"{left_out:,} segments and blocks of snapshot {name[:100]!r}: too many")
+
+
+# --- when memory has run out ------------------------------------------------------------------------------------------
+
+_watched: set[str] = set()
+_next_at_oom = 0.0
+_taken_at_oom = 0
+
+
+def watch_for_oom() -> None:
+    """Lets torch's allocators tell when they fail, once torch is imported; further calls do nothing for those that are
+    watched. They tell without their locks, ahead of the error that the program gets. Raises nothing."""
+    import sys
+
+    for kind, package in (("npu", "torch_npu"), ("cuda", "torch")):
+        torch, owner = sys.modules.get("torch"), sys.modules.get(package)
+        module = getattr(torch, kind, None)
+        attach = getattr(getattr(owner, "_C", None), f"_{kind}_attach_out_of_memory_observer", None)
+        later = getattr(module, "_lazy_call", None)
+        if kind in _watched or attach is None or later is None:
+            continue
+        _watched.add(kind)
+
+        def begin(attach: Any = attach, kind: str = kind, module: Any = module) -> None:
+            attach(lambda device, *_: _after_failure(kind, module, device))
+
+        try:
+            later(begin)  # once the process uses the device: attaching would make a context
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
+            _warn(f"no snapshots are taken when memory runs out: {error}")
+
+
+def _after_failure(kind: str, module: Any, device: int) -> None:
+    global _next_at_oom, _taken_at_oom
+    import time
+
+    from msmemscope import _native
+
+    now = time.monotonic()
+    if now < _next_at_oom or _taken_at_oom == MOST_AT_OOM:
+        return
+    _next_at_oom = now + OOM_EVERY_S
+    _taken_at_oom += 1
+    try:
+        if _native.stats()["recording"]:
+            _record(kind, module, device, OOM_NAME)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the program gets its own error
+        _warn(f"no snapshot of {kind} {device}, whose memory ran out: {error}")

@@ -24,6 +24,7 @@ from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
+    from msmemscope.folds.snapshots import PoolSnapshot
     from msmemscope.tables.process import Process
     from msmemscope.tables.run import Run
 
@@ -88,6 +89,8 @@ class Tracked:
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
         known, because a process had too many.
+    snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
+        further names.
     """
 
     processes: tuple[Process, ...]
@@ -106,6 +109,8 @@ class Tracked:
     windows: dict[int, SiteSums] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
+    snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
+    left_out_snapshots: int = 0
 
     @property
     def is_judged_by_time(self) -> bool:
@@ -237,6 +242,8 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         launches=sum(one.launches for one in known.values()),
         incidents=_incidents(closed, processes),
         left_out_incidents=sum(one.left_out_incidents for one in closed.values()),
+        snapshots={number: one.snapshots for number, one in closed.items() if one.snapshots},
+        left_out_snapshots=sum(one.left_out_snapshots for one in closed.values()),
     )
 
 

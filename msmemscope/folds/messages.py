@@ -18,10 +18,11 @@ from msmemscope.folds.incidents import Failure, Incident
 from msmemscope.folds.ring_fold import RingFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import Mappings, PoolSpace
+from msmemscope.folds.snapshots import MAX_SNAPSHOTS, PoolSnapshot
 
 LARGEST = 1 << 30  # bytes of one message
 _TABLES = ("sites", "steps", "anomalies", "sums", "ages", "begins")
-_FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents"))
+_FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents", "snapshots"))
 _INCIDENT = (
     "ring",
     "tid",
@@ -50,6 +51,7 @@ def pack(tables: RingTables) -> bytes:
         }
         for one in tables.incidents
     ]
+    message["snapshots"] = [asdict(one) for one in tables.snapshots]
     data: bytes = msgpack.packb(message)
     return data
 
@@ -60,7 +62,14 @@ def unpack(data: bytes) -> RingTables:
         message = _map(data)
         facts: dict[str, Any] = {name: _number(message[name]) for name in _FACTS}
         facts |= {name: _table(name, message[name], _empty()[name]) for name in _TABLES}
-        return RingTables(**facts, incidents=tuple(map(_incident, _listed(message["incidents"]))))
+        snapshots = _listed(message["snapshots"])
+        if len(snapshots) > MAX_SNAPSHOTS:
+            raise ValueError(f"{len(snapshots)} snapshots; at most {MAX_SNAPSHOTS} are taken")
+        return RingTables(
+            **facts,
+            incidents=tuple(map(_incident, _listed(message["incidents"]))),
+            snapshots=tuple(PoolSnapshot(**{name: _number(value) for name, value in one.items()}) for one in snapshots),
+        )
     except (KeyError, TypeError, AttributeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"no tables of a ring: {error!r:.200}") from error
 

@@ -1,9 +1,9 @@
-"""The fold of one ring: its blocks, steps, sites, mappings and failures to get memory.
+"""The fold of one ring: its blocks, steps, sites, mappings, failures to get memory and snapshots.
 
 In: its events, in order, in batches of any size. Out: `RingTables` at any time, which say what the events so far say.
-The work is done by the native block tracker (native/kernel/block_tracker.h); this module adds what is rare: mappings
-and failures. Memory: that of the tracker, whose header says what it depends on (not on the number of events), and what
-was alive at each failure.
+The work is done by the native block tracker (native/kernel/block_tracker.h); this module adds what is rare: mappings,
+failures and snapshots. Memory: that of the tracker, whose header says what it depends on (not on the number of events),
+and what was alive at each failure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msmemscope._kernel import BlockTracker
 from msmemscope.folds.incidents import IncidentFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import MappingFold
+from msmemscope.folds.snapshots import SNAPSHOT_KINDS, SnapshotFold
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
 COLUMNS = (
@@ -63,6 +64,8 @@ MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
 _RARE = np.zeros(256, bool)
 _RARE[[Kind.MAP, Kind.UNMAP, Kind.OOM]] = True
+_OF_SNAPSHOTS = np.zeros(256, bool)
+_OF_SNAPSHOTS[list(SNAPSHOT_KINDS)] = True
 
 
 class RingFold:
@@ -76,6 +79,7 @@ class RingFold:
         self._has_parent = has_parent
         self._mappings = MappingFold()
         self._incidents = IncidentFold(ring)
+        self._snapshots = SnapshotFold()
         self._lock = threading.Lock()
         self.events = 0
         """How many it was given."""
@@ -93,6 +97,9 @@ class RingFold:
             return
         with self._lock:
             kinds = np.frombuffer(columns["kind"], np.uint8)
+            if _OF_SNAPSHOTS[kinds].any():
+                whole = {name: _whole(name, columns[name], n) for name in COLUMNS}
+                self._snapshots.take(whole, np.flatnonzero(_OF_SNAPSHOTS[whole["kind"]]).tolist())
             if self._incidents.is_waiting or _RARE[kinds].any():
                 self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
             else:
@@ -128,6 +135,8 @@ class RingFold:
                 begins=tracker.begins(),
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
+                snapshots=self._snapshots.tables(),
+                left_out_snapshots=self._snapshots.left_out,
             )
 
     def held(self) -> HeldBlocks:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.segments import Mappings
+from msmemscope.folds.snapshots import PoolSnapshot
 
 Table = dict[str, Any]  # column name -> numpy array, all of one length
 
@@ -46,6 +47,8 @@ class RingTables:
     begins: Table
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
+    snapshots: tuple[PoolSnapshot, ...] = ()
+    left_out_snapshots: int = 0
 
     def step_at(self, ts: int) -> int:
         """The step that was open at a time; the first one for a time before it."""

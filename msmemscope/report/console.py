@@ -23,6 +23,7 @@ from msmemscope.errors import InputError
 from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.sections import Only, Section
+from msmemscope.report.snapshot_table import snapshot_table
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.report.upstream_blocks import gaps, leaked_blocks
 from msmemscope.tables.run import Run
@@ -42,6 +43,7 @@ def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> l
         _job(summary),
         *_findings(analysis, only),
         *_holdings(summary, only),
+        *snapshot_table(analysis, only),
         *by_device,
         *([_verdict(analysis)] if only is None else []),
     ]

@@ -42,17 +42,27 @@ MEMSCOPE_API void memscope_call(unsigned kind, unsigned long long name, unsigned
     emit(event);
 }
 
+namespace {
+
+Event snapshot_event(Kind kind, u64 name, const memscope_snapshot_figures& figures) noexcept {
+    Event event(kind);
+    event.record.name = name;
+    event.record.device_type = static_cast<u8>(figures.device_type);
+    const auto device = static_cast<i16>(figures.device);
+    event.record.device =
+        figures.device_type == static_cast<unsigned>(DeviceType::NPU) ? physical_device(device) : device;
+    event.record.pool = static_cast<u8>(figures.pool);
+    return event;
+}
+
+}  // namespace
+
 MEMSCOPE_API void memscope_snapshot(const char* name, unsigned long long bytes,
                                     const memscope_snapshot_figures* figures) {
     const Guard guard;
     if (!guard || !ensure_ring()) return;
-    Event event(Kind::SNAPSHOT);
+    Event event = snapshot_event(Kind::SNAPSHOT, intern_text(name, bytes), *figures);
     EventRecord& record = event.record;
-    record.name = intern_text(name, bytes);
-    record.device_type = static_cast<u8>(figures->device_type);
-    const auto device = static_cast<i16>(figures->device);
-    record.device = figures->device_type == static_cast<unsigned>(DeviceType::NPU) ? physical_device(device) : device;
-    record.pool = static_cast<u8>(figures->pool);
     record.used = figures->allocated;
     record.total = figures->reserved;
     record.ptr = static_cast<u64>(figures->max_allocated);
@@ -60,4 +70,23 @@ MEMSCOPE_API void memscope_snapshot(const char* name, unsigned long long bytes,
     record.attr = static_cast<u64>(figures->free);
     record.aux = static_cast<u32>(figures->total >> 10);
     emit(event);
+}
+
+MEMSCOPE_API void memscope_snapshot_pieces(const char* name, unsigned long long bytes,
+                                           const memscope_snapshot_figures* figures,
+                                           const memscope_snapshot_piece* pieces, unsigned count) {
+    const Guard guard;
+    if (!guard || !ensure_ring()) return;
+    const u64 id = intern_text(name, bytes);
+    for (const memscope_snapshot_piece* piece = pieces; piece != pieces + count; ++piece) {
+        Event event =
+            snapshot_event(piece->is_block != 0 ? Kind::SNAPSHOT_BLOCK : Kind::SNAPSHOT_SEGMENT, id, *figures);
+        event.record.ptr = piece->ptr;
+        event.record.size = piece->size;
+        event.record.used = piece->used;
+        event.record.total = piece->total;
+        event.record.attr = piece->attr;
+        event.record.aux = piece->aux;
+        emit(event);
+    }
 }

@@ -27,4 +27,15 @@ struct memscope_snapshot_figures {
     long long allocated, reserved, max_allocated, max_reserved, free, total;  // bytes; total 0: not known
 };
 void memscope_snapshot(const char* name, unsigned long long bytes, const memscope_snapshot_figures* figures);
+
+// A segment of the allocator, or a block of one, at the moment of the snapshot told last by this thread. What the
+// fields mean for each: record.h, SNAPSHOT_SEGMENT and SNAPSHOT_BLOCK.
+struct memscope_snapshot_piece {
+    unsigned is_block;
+    unsigned aux;
+    unsigned long long ptr, attr;
+    long long size, used, total;
+};
+void memscope_snapshot_pieces(const char* name, unsigned long long bytes, const memscope_snapshot_figures* figures,
+                              const memscope_snapshot_piece* pieces, unsigned count);
 }

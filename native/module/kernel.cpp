@@ -7,6 +7,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cxxabi.h>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -186,6 +188,14 @@ private:
     std::mutex mutex_;
 };
 
+std::string demangled(const std::string& symbol) {
+    if (symbol.compare(0, 2, "_Z") != 0) return symbol;
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
+                                                      std::free);
+    return status == 0 && text != nullptr ? std::string(text.get()) : symbol;
+}
+
 // A function for Python that hands out what a member of the tracker does, as a dict.
 template <typename Member>
 auto table(Member member) {
@@ -224,6 +234,8 @@ PYBIND11_MODULE(_kernel, module) {
         .def("going_lives", table(&BlockTracker::going_lives))
         .def("segments", table(&BlockTracker::segments));
 
+    module.def("demangled", &memscope::kernel::demangled, py::arg("symbol"),
+               "A C++ symbol as its programmers know it; any other text as it is.");
     memscope::bind_upstream_rows(module);
     memscope::bind_torch_snapshot(module);
     memscope::bind_upstream_reader(module);

@@ -10,6 +10,7 @@
 #include "module/python_frames.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <new>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "hook/told_events.h"
@@ -390,6 +392,22 @@ void snapshot(const py::str& name, unsigned device_type, int device, unsigned po
     memscope_snapshot(out.data(), bytes, &figures);
 }
 
+// (is a block, address, size, used, total, attr, aux) of each.
+using Piece = std::tuple<bool, unsigned long long, long long, long long, long long, unsigned long long, unsigned>;
+
+void snapshot_pieces(const py::str& name, unsigned device_type, int device, unsigned pool,
+                     const std::vector<Piece>& told) {
+    std::array<char, kMaxTextBytes> out;
+    const unsigned bytes = memscope_text_of(name.ptr(), out.data(), out.size());
+    const memscope_snapshot_figures figures{device_type, device, pool, 0, 0, 0, 0, 0, 0};
+    std::vector<memscope_snapshot_piece> pieces;
+    pieces.reserve(told.size());
+    for (const auto& [is_block, ptr, size, used, total, attr, aux] : told)
+        pieces.push_back({is_block ? 1u : 0u, aux, ptr, attr, size, used, total});
+    const py::gil_scoped_release released;  // a full ring may be waited for
+    memscope_snapshot_pieces(out.data(), bytes, &figures, pieces.data(), static_cast<unsigned>(pieces.size()));
+}
+
 }  // namespace
 
 void bind_calls(py::module_& module) {
@@ -411,6 +429,9 @@ void bind_calls(py::module_& module) {
                py::arg("pool"), py::arg("allocated"), py::arg("reserved"), py::arg("max_allocated"),
                py::arg("max_reserved"), py::arg("free"), py::arg("total"),
                "The counters of an allocator, in bytes; total 0: not known.");
+    module.def("snapshot_pieces", &snapshot_pieces, py::arg("name"), py::kw_only(), py::arg("device_type"),
+               py::arg("device"), py::arg("pool"), py::arg("pieces"),
+               "Segments and blocks of the allocator: (is a block, address, size, used, total, attr, aux) of each.");
 }
 
 }  // namespace memscope

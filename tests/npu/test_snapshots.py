@@ -1,14 +1,19 @@
-"""take_snapshot() and TakeSnapshot with the real torch_npu: what it counts is what stands in the tables and files."""
+"""take_snapshot() and TakeSnapshot with the real torch_npu: what it counts is what stands in the tables and files, and
+its segments and blocks are those of the allocator.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+from msmemscope.analysis.findings import format_bytes
+from msmemscope.snapshots import OOM_NAME
 from msmemscope.tables.run import Run
-from msmemscope.vocabulary import DeviceType, Kind, Pool
+from msmemscope.vocabulary import BlockState, DeviceType, Kind, Pool
 
 PROGRAM = """
 import json, sys
@@ -73,3 +78,69 @@ def test_counters_are_torchs_own(on_npu: Any, tmp_path: Path) -> None:
         f"max_allocated:{before['ptr']},total:{total},free:{before['attr']},device_rate:{rate:.6f},"
         f"reserved_rate:{before['used'] / before['total'] * 100:.6f}}}"
     )
+
+
+PIECES = """
+import json, sys
+import torch, torch_npu
+import msmemscope
+
+npu = torch.npu
+kept = [torch.empty(3 << 18, device="npu") for _ in range(8)]  # 3 MiB each
+del kept[1::2]  # holes of 3 MiB
+msmemscope.take_snapshot(name="with holes")
+told = []
+for segment in npu.memory_snapshot():
+    blocks = segment["blocks"]
+    told.append([segment["address"], segment["total_size"], [[one["size"], one["state"]] for one in blocks]])
+print(json.dumps(sorted(told)))
+"""
+
+
+def test_segments_and_blocks_are_the_allocators(on_npu: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PIECES)
+    tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
+
+    done = on_npu(*tool, sys.executable, program, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    (run_directory,) = (tmp_path / "out").glob("run_*")
+    run = Run(run_directory)
+    kinds = (Kind.SNAPSHOT_SEGMENT, Kind.SNAPSHOT_BLOCK)
+    names = ["kind", "name", "ptr", "size", "used", "total", "attr", "aux", "device", "pool"]
+    rows = [row for batch in run.events(columns=names, kinds=kinds) for row in batch.to_pylist()]
+    assert {(run.string(row["name"]), row["device"], row["pool"]) for row in rows} == {("with holes", 0, Pool.PTA)}
+    states = {BlockState.FREE: "inactive", BlockState.ALLOCATED: "active_allocated"}
+    found = []
+    for segment in (row for row in rows if row["kind"] == Kind.SNAPSHOT_SEGMENT):
+        blocks = [row for row in rows if row["kind"] == Kind.SNAPSHOT_BLOCK and row["attr"] == segment["ptr"]]
+        assert len(blocks) == segment["aux"]
+        assert segment["used"] == sum(one["size"] for one in blocks if one["aux"] == BlockState.ALLOCATED)
+        found.append(
+            [segment["ptr"], segment["size"], [[one["size"], states[BlockState(one["aux"])]] for one in blocks]]
+        )
+    assert sorted(found) == told
+    hole = max(size for _, _, blocks in told for size, state in blocks if state == "inactive")
+    assert max(row["total"] for row in rows if row["kind"] == Kind.SNAPSHOT_SEGMENT) == hole >= 3 << 20
+    (line,) = (text for text in done.stderr.splitlines() if text.lstrip().startswith("with holes"))
+    assert format_bytes(hole) in line
+
+
+def test_running_out_of_memory_takes_one_by_itself(on_npu: Any, tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "out_of_memory.py"
+    tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
+
+    done = on_npu(*tool, sys.executable, program, cwd=tmp_path, NPUSIM_HBM_MB="4096")
+
+    assert done.returncode == 0, done.stderr
+    (run_directory,) = (tmp_path / "out").glob("run_*")
+    run = Run(run_directory)
+    names = ["kind", "name", "size", "used", "total"]
+    kinds = (Kind.SNAPSHOT, Kind.SNAPSHOT_SEGMENT)
+    rows = [row for batch in run.events(columns=names, kinds=kinds) for row in batch.to_pylist()]
+    (snapshot,) = (row for row in rows if row["kind"] == Kind.SNAPSHOT)
+    assert run.string(snapshot["name"]) == OOM_NAME
+    assert snapshot["used"] > 3 << 30  # three tensors of 1 GiB
+    assert sum(row["size"] for row in rows if row["kind"] == Kind.SNAPSHOT_SEGMENT) == snapshot["total"]

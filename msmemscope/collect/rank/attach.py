@@ -43,6 +43,7 @@ def attach(session: Session) -> None:
         _set_up(session)
     _watch_torch()
     watch_operators(session.config)
+    _watch_for_oom()
 
 
 def _set_up(session: Session) -> None:
@@ -73,6 +74,14 @@ def watch_operators(config: Config) -> None:
         from msmemscope.collect.rank import operators
 
         operators.watch_operators(_attached.directory)
+
+
+def _watch_for_oom() -> None:
+    """Of cards: torch's CPU allocator has nothing to tell."""
+    if "torch" in sys.modules:
+        from msmemscope.snapshots import watch_for_oom
+
+        watch_for_oom()
 
 
 def look_for_operators() -> None:
