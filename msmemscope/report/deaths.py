@@ -81,7 +81,8 @@ class _Texts:
 def _how(process: Process, *, is_main: bool) -> str:
     if process.ended_by > 0:
         ordinary = not is_main and process.ended_by in _ORDINARY_FOR_WORKERS
-        return "" if ordinary else _by(process.ended_by)
+        why = ", as its memory group had reached its limit" if process.ended_for_memory else ""
+        return "" if ordinary else _by(process.ended_by) + why
     # Workers of a pool leave by _exit(), which says no goodbye.
     silent = is_main and process.ended_ns > 0 and process.ended_by < 0 and not process.closed
     return _UNKNOWN if silent else ""

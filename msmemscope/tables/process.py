@@ -18,6 +18,7 @@ _INT32 = (
     "pid",
     "ppid",
     "ended_by",
+    "ended_for_memory",
 )  # as wide as in the tables
 
 
@@ -48,6 +49,7 @@ class Process:
     command: str = ""  # its command line or title, words separated by U+241F
     ended_ns: int = 0  # when the agent saw that it had ended; 0: it had not, or nobody looked
     ended_by: int = -1  # the signal that ended it; 0: it ended itself; -1: not known
+    ended_for_memory: int = 0  # 1: the kernel killed it, whose control group had reached its limit
 
     @property
     def is_main(self) -> bool:

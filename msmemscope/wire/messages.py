@@ -84,6 +84,7 @@ IDENTITY_FIELDS = {
     "command": "",
     "ended_ns": 0,
     "ended_by": -1,
+    "ended_for_memory": 0,
 }
 
 # Ranges of the numbers in a ring's identity; the others are times or small numbers. Outside of it a number is taken as
@@ -99,6 +100,7 @@ _IDENTITY = {
     "parent_ring_id": (0, (1 << 64) - 1),
     "ended_ns": (0, (1 << 62) - 1),
     "ended_by": (-1, 127),
+    "ended_for_memory": (0, 1),
     "wall_offset_ns": (-(1 << 62), (1 << 62) - 1),
 }
 _OTHER_IDENTITY = (-1, (1 << 62) - 1)

@@ -116,4 +116,5 @@ class Feed:
         if self.life is not None:
             found["command"] = self.life.command or found["command"]
             found["ended_ns"], found["ended_by"] = self.life.ended_ns, self.life.ended_by
+            found["ended_for_memory"] = self.life.ended_for_memory
         return found

@@ -13,11 +13,14 @@ import fcntl
 import os
 import resource
 import select
+import signal
 import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+
+from msmemscope.collect.agent.memory_group import MemoryGroup, memory_group
 
 SEPARATOR = "\u241f"  # between the words of a command line; printable, as it goes through run.json
 _LONGEST_COMMAND = 4096
@@ -39,6 +42,10 @@ class Life:
     """CLOCK_MONOTONIC ns at which its end was seen; 0: it lives."""
     ended_by: int = -1
     """The number of the signal that ended it; 0: it ended by itself; -1: not known."""
+    ended_for_memory: int = 0
+    """1: it was killed, and the kernel has killed in its control group, whose limit was reached, since we follow it."""
+    _group: MemoryGroup | None = field(default=None, repr=False)
+    _kills: int = field(default=0, repr=False)
     _pidfd: int = field(default=-1, repr=False)
     _renewal_s: float = field(default=_FIRST_RENEWAL_S, repr=False)
     _next_renewal: float = field(default=0.0, repr=False)
@@ -75,6 +82,8 @@ class Lives:
         self._open[pidfd] = life
         self._poll.register(pidfd, select.EPOLLIN)
         life.command = _command(pid) or life.command
+        life._group = memory_group(pid)
+        life._kills = life._group.kills if life._group else 0
         return life
 
     def look(self, now: float) -> None:
@@ -83,6 +92,8 @@ class Lives:
             life = self._open[pidfd]
             life.ended_ns = time.monotonic_ns()
             life.ended_by = _ended_by(life.pid, pidfd)
+            if life._group is not None and life.ended_by in (signal.SIGKILL, -1):
+                life.ended_for_memory = int(life._group.kills > life._kills)
             self._forget(life)
         for life in self._open.values():
             if now >= life._next_renewal:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msmemscope.collect.agent.dcmi import Card, Dcmi, DcmiError
+from msmemscope.collect.agent.memory_group import MemoryGroup, memory_group
 
 HANGS_S = 2.0
 FAILURES = 10  # in a row, then the cards are asked no more
@@ -147,6 +148,7 @@ class Usage:
         self._sent: dict[tuple[int, str], tuple[int, tuple[int | None, ...]]] = {}
         self._alive: dict[int, tuple[int, int]] = {}  # ring -> (ts, rss) when its process was last seen
         self._most: dict[int, int] = {}  # ring -> the largest rss that was told
+        self._groups: dict[int, MemoryGroup | None] = {}  # ring -> what limits its process more than the node does
         self.pause_s = interval_s  # until the next sample is worth its cost
 
     @property
@@ -187,12 +189,24 @@ class Usage:
                 self._alive[process.ring] = (ts, rss)
             if rss and self._is_news(process.ring, "cpu", ts, (rss, shared)):
                 node = node or _node_memory()
-                rows.append([process.ring, process.pid, ts, "cpu", *node, rss, rss, shared])
+                room = self._room(process, node)
+                rows.append([process.ring, process.pid, ts, "cpu", *room, rss, rss, shared])
                 if rss >= self._most.get(process.ring, 0) + STEP_BYTES:
                     self._most[process.ring] = rss
                     grows = True
         self.pause_s = min(SOON_S if grows else 2 * self.pause_s, self._interval_s)
         return rows
+
+    def _room(self, process: Recorded, node: tuple[int, int]) -> tuple[int, int]:
+        """Used and total bytes of what the process may use: of its control group where that is less than the node."""
+        if process.ring not in self._groups:
+            group = memory_group(process.pid)
+            self._groups[process.ring] = group if group is not None and (group.limit or 0) < node[1] else None
+        group = self._groups[process.ring]
+        if group is None:
+            return node
+        used, limit = group.used, group.limit
+        return node if used is None or limit is None else (used, limit)
 
     def _card_rows(self, known: list[Recorded]) -> list[list[Any]]:
         sample = self._cards.newest() if self._cards is not None else None
@@ -230,7 +244,7 @@ class Usage:
         rings = {process.ring for process in known}
         for key in [key for key in self._sent if key[0] not in rings]:
             del self._sent[key]
-        for by_ring in (self._alive, self._most):
+        for by_ring in (self._alive, self._most, self._groups):
             for ring in by_ring.keys() - rings:
                 del by_ring[ring]
 

@@ -1,0 +1,122 @@
+"""A CPU that has no more: torch's own error becomes a finding that says who asked for what, and what was alive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Watch
+
+from msmemscope.tables.run import Run
+from msmemscope.vocabulary import DeviceType, Kind, Pool
+
+pytest.importorskip("torch")
+
+MIB = 1 << 20
+PROGRAM = """
+import resource, sys
+import torch
+
+def weights():
+    return [torch.ones(4 << 20) for _ in range(8)]  # WEIGHTS
+
+def batch():
+    return torch.empty(1 << 30)  # ASKED
+
+kept = weights()
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), resource.RLIM_INFINITY))
+try:
+    batch()
+except RuntimeError as error:
+    assert "allocate" in str(error), error
+    sys.exit(3)
+"""
+
+
+def line_of(mark: str) -> int:
+    return next(at for at, text in enumerate(PROGRAM.splitlines(), 1) if text.endswith(f"# {mark}"))
+
+
+def test_a_request_that_the_host_refuses_is_told_with_what_was_alive(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    done = watch(sys.executable, program)
+
+    assert done.status == 3, done.stderr
+    run = Run(done.run)
+    names = ["kind", "size", "pool", "device_type", "stack_py"]
+    (failed,) = [row for batch in run.events(columns=names, kinds=(Kind.OOM,)) for row in batch.to_pylist()]
+    assert (failed["size"], failed["pool"], failed["device_type"]) == (4 << 30, Pool.HOST, DeviceType.CPU)
+    summary = json.loads((done.run / "cluster" / "summary.json").read_text())
+    (finding,) = (one for one in summary["findings"] if one["kind"] == "out_of_memory")
+    assert (Path(finding["file"]).name, finding["line"], finding["bytes"]) == ("program.py", line_of("ASKED"), 4 << 30)
+    alive = finding["evidence"]["alive"][0]
+    assert (Path(alive["file"]).name, alive["line"]) == ("program.py", line_of("WEIGHTS"))
+    assert (alive["bytes"], alive["blocks"]) == (128 * MIB, 8)
+    assert "ran out of memory on cpu" in done.stderr
+
+
+KILLED = """
+import os, sys
+with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+    file.write(str(os.getpid()))
+import torch
+
+kept = []
+while True:
+    kept.append(torch.ones(4 << 20))  # KEPT
+"""
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group with room for an interpreter with torch and some tensors."""
+    place = next((one for one in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")) if one.is_dir()), None)
+    if place is None:
+        pytest.skip("no control groups")
+    group = place / f"msmemscope-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = next(group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists())
+        limit.write_text(str(1 << 30))
+    except (OSError, StopIteration) as error:
+        pytest.skip(f"no control group with a memory limit can be made: {error}")
+    yield group
+    deadline = time.monotonic() + 10
+    while group.exists() and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        time.sleep(0.1)
+
+
+def test_a_process_that_the_kernel_kills_at_its_groups_limit_is_told_with_what_was_alive(
+    watch: Watch, tmp_path: Path, memory_group: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+
+    done = watch(sys.executable, program, memory_group)
+
+    assert done.status in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
+    summary = json.loads((done.run / "cluster" / "summary.json").read_text())
+    (finding,) = (one for one in summary["findings"] if one["kind"] == "out_of_memory")
+    assert (Path(finding["file"]).name, finding["line"]) == (
+        "program.py",
+        KILLED.splitlines().index("    kept.append(torch.ones(4 << 20))  # KEPT") + 1,
+    )
+    alive = finding["evidence"]["alive"][0]
+    assert alive["bytes"] == alive["blocks"] * 16 * MIB
+    assert 256 * MIB < alive["bytes"] <= 1 << 30
+    assert finding["evidence"]["limit"] == 1 << 30
+    assert "reached its memory limit of 1.0 GiB" in finding["sentence"]
+    assert "by SIGKILL, as its memory group had reached its limit" in done.stderr
