@@ -83,6 +83,8 @@ class Leak:
     """Who advanced the step in this process's rank; empty when not known."""
     first_ts: int
     claim: Claim
+    native: tuple[Frame, ...] = ()
+    """Of the same allocation, where both stacks were taken."""
 
 
 @dataclass

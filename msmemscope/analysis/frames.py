@@ -46,6 +46,8 @@ _TOOL = re.compile(r"/msmemscope/(collect/|integrations/|launchers/|__init__\.py
 _TYPED = ("<ipython-input", "<stdin>")
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _MODULE_CALL = "torch/nn/modules/module.py"
+# What the innermost frame of a stack says whose others are of the forward pass (native/stack/forward_stacks.h).
+BACKWARD = "<autograd>"
 # What multiprocessing runs with `python -c` to start a process. In one of vLLM's workers nothing else is the user's.
 _STARTER = re.compile(r"/multiprocessing/(spawn|forkserver|resource_tracker)\.py$")
 
@@ -78,10 +80,11 @@ def is_user(frame: Frame) -> bool:
 
 
 def user_index(stack: Sequence[Frame]) -> int:
-    """Index of the innermost user frame; the innermost Python frame when there is none, 0 when there is none either."""
-    for index, frame in enumerate(stack):
-        if is_user(frame) and not _is_starter(stack, index):
-            return index
+    """Index of the innermost user frame, of a merged stack that of Python; the innermost Python frame when there is
+    none, 0 when there is none either."""
+    own = [index for index, frame in enumerate(stack) if is_user(frame) and not _is_starter(stack, index)]
+    if own:
+        return next((index for index in own if stack[index].kind == "python"), own[0])
     return next((index for index, frame in enumerate(stack) if frame.kind == "python"), 0)
 
 
@@ -147,7 +150,10 @@ def in_constructor(stack: Sequence[Frame]) -> bool:
 def of_parameters(stack: Sequence[Frame]) -> bool:
     """Made for parameters that were there before: by backward() (but not in the user's own hook), or an optimizer."""
     inner = stack[: user_index(stack)]
-    return any("/torch/optim/" in frame.file or frame.file.endswith("torch/autograd/graph.py") for frame in inner)
+    return any(
+        frame.file == BACKWARD or "/torch/optim/" in frame.file or frame.file.endswith("torch/autograd/graph.py")
+        for frame in inner
+    )
 
 
 def call_below_loop(

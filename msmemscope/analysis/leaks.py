@@ -60,6 +60,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.leak_words import advice_on, worded
 from msmemscope.analysis.lost_releases import lost_releases, note_on_lost_releases
+from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.outlook import Outlook
 from msmemscope.analysis.short_runs import too_few_steps
 from msmemscope.analysis.verdict import claims
@@ -234,7 +235,8 @@ class _View:
         sites = self.tracked.sites
         number = int(sites["process"][site])
         subject = self.tracked.subjects.of(number)
-        stack_id = int(sites["stack_py"][site]) or int(sites["stack_c"][site])
+        native_id = int(sites["stack_c"][site])
+        stack_id = int(sites["stack_py"][site]) or native_id
         loop_id = self.tracked.step_stacks.get(number, 0)
         for wanted in (stack_id, loop_id):
             if wanted not in self._stacks:
@@ -252,6 +254,7 @@ class _View:
             loop_stack=self._stacks[loop_id],
             first_ts=int(sites["first_ts"][site]),
             claim=claim,
+            native=self.stack(native_id) if native_id != stack_id else (),
         )
 
 
@@ -314,7 +317,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, hold
         bytes=total,
         bytes_per_step=float(median(figures["bytes_per_step"] for figures in per_rank.values())),
         blocks=sum(leak.claim.blocks for leak in everything),
-        site=sample.stack,
+        site=merged(sample.stack, sample.native),
         file=file,
         line=line,
         function=function,

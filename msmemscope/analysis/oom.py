@@ -33,23 +33,21 @@ from msmemscope.analysis.findings import (
     at_the_start,
     device_name,
     format_bytes,
-    place_text,
     pool_name,
     scope_of,
-    source_line,
 )
-from msmemscope.analysis.frames import user_index
-from msmemscope.analysis.owners import owner_of
+from msmemscope.analysis.killed import find_killed
+from msmemscope.analysis.live_lines import StackOf, alive_by_line, line_of, place_of
+from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.usage import DeviceUse
 from msmemscope.folds.incidents import Failure, Incident
-from msmemscope.vocabulary import DeviceType, Flag, Pool
+from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
     from msmemscope.analysis.subjects import Subject
     from msmemscope.tables.run import Frame
 
-BEFORE = "before recording began"
 _ALIVE = 5  # lines of what was alive, on the console
 _CONFIGURATION: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 
@@ -66,7 +64,6 @@ class OomOptions:
             raise ValueError(f"lines takes a number from 0 on; got {self.lines}")
 
 
-StackOf = Callable[[int], "Sequence[Frame]"]
 UseAt = Callable[[int, str, int], DeviceUse]  # ring, device, CLOCK_MONOTONIC ns
 
 
@@ -90,7 +87,7 @@ def find_out_of_memory(
 
     groups: dict[tuple[Any, ...], list[Incident]] = {}
     for incident in incidents:
-        frame = _line(_site(incident, stack))
+        frame = line_of(_site(incident, stack))
         key = (frame.file, frame.line) if frame else ("", 0)
         is_rank = subject_of(incident).rank is not None
         groups.setdefault((incident.recovered, is_rank, *key), []).append(incident)
@@ -111,11 +108,12 @@ def _finding(
     options: OomOptions,
 ) -> Finding:
     first = group[0]
-    site = _site(first, stack)
-    frame = _line(site)
+    failure = _failure_with_stack(first, stack)
+    frame = line_of(_site(first, stack))
+    site = merged(tuple(stack(failure.stack_py)), tuple(stack(failure.stack_c)))
     device = device_name(first.device_type, first.device)
     use = _use(first, use_at(first.ring, device, first.first.ts))
-    alive = _alive(first, stack)
+    alive = alive_by_line(first.alive, first.device_type, stack)
     pools = _pools(first)
     members = {subject_of(one) for one in group}
     ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
@@ -162,33 +160,6 @@ def _finding(
 
 
 # --- what was alive ---------------------------------------------------------------------------------------------
-
-
-def _alive(incident: Incident, stack: StackOf) -> list[dict[str, Any]]:
-    """Live bytes by the user's line and pool, largest first."""
-    live = incident.alive
-    totals: dict[tuple[str, int, str, bool, str, str], list[int]] = {}
-    shadow = (live["flags"] & Flag.SHADOW) != 0
-    pools, modules = live["pool"].astype(np.uint64), live["attr"] >> np.uint64(56)
-    keys = np.stack([live["stack_py"], live["stack_c"], pools, shadow.astype(np.uint64), modules], 1)
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-    sizes = np.bincount(inverse.reshape(-1), weights=live["size"], minlength=len(distinct))
-    counts = np.bincount(inverse.reshape(-1), minlength=len(distinct))
-    for (python, native, pool, before, module), size, count in zip(distinct.tolist(), sizes, counts, strict=True):
-        frame = _line(tuple(stack(python) or stack(native)))
-        place = ("", 0, BEFORE if before else "", False)
-        if frame:
-            place = (frame.file, frame.line, frame.function, frame.kind == "native")
-        entry = totals.setdefault(
-            (*place, pool_name(pool, incident.device_type), owner_of(pool, incident.device_type, module << 56)), [0, 0]
-        )
-        entry[0] += int(size)
-        entry[1] += int(count)
-    names = ("file", "line", "function", "native", "pool", "owner")
-    rows = [
-        dict(zip(names, key, strict=True)) | {"bytes": size, "blocks": count} for key, (size, count) in totals.items()
-    ]
-    return sorted(rows, key=lambda row: (-row["bytes"], row["file"], row["line"]))
 
 
 def _pools(incident: Incident) -> list[dict[str, Any]]:
@@ -264,7 +235,7 @@ def _sentence(finding: Finding, first: Incident) -> str:
     if finding.evidence["alive_blocks"]:
         alive = f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} blocks were alive"
         top = evidence["alive"][0]
-        parts.append(f"{alive}, most of it {format_bytes(top['bytes'])} from {_place(top)}")
+        parts.append(f"{alive}, most of it {format_bytes(top['bytes'])} from {place_of(top)}")
     free = sum(pool["free"] or 0 for pool in evidence["pools"])
     if free:
         parts.append(f"{format_bytes(free)} were cached by the pool and free")
@@ -326,7 +297,7 @@ def _advice(
     if use.total and incident.asked > use.total // 2:
         return f"One tensor of {format_bytes(incident.asked)} takes more than half of the device: split it."
     if alive:
-        return f"Hold less at {_place(alive[0])}: {format_bytes(alive[0]['bytes'])} in {alive[0]['blocks']:,} blocks."
+        return f"Hold less at {place_of(alive[0])}: {format_bytes(alive[0]['bytes'])} in {alive[0]['blocks']:,} blocks."
     return ""
 
 
@@ -334,38 +305,36 @@ def _devices_alike(leak: Finding, incident: Incident) -> bool:
     return leak.device.partition(":")[0] == device_name(incident.device_type, -1)
 
 
-def _place(row: Mapping[str, Any]) -> str:
-    if not row["file"]:
-        return str(row["function"] or row["owner"] or "an unknown line")
-    place = place_text(row["file"], row["line"], row["function"], native=row["native"])
-    source = source_line(row["file"], row["line"])
-    return f"{place} `{source}`" if source else place
-
-
 def _site(incident: Incident, stack: StackOf) -> tuple[Frame, ...]:
     """The stack of the request: Python's of the first failure that has one, else the native one."""
-    for failure in incident.failures:
-        if frames := tuple(stack(failure.stack_py)):
-            return frames
-    return next((tuple(stack(failure.stack_c)) for failure in incident.failures if stack(failure.stack_c)), ())
+    failure = _failure_with_stack(incident, stack)
+    return tuple(stack(failure.stack_py)) or tuple(stack(failure.stack_c))
 
 
-def _line(frames: Sequence[Frame]) -> Frame | None:
-    return frames[user_index(frames)] if frames else None
+def _failure_with_stack(incident: Incident, stack: StackOf) -> Failure:
+    """The first with a Python stack, else with a native one, else the first."""
+    for of in ("stack_py", "stack_c"):
+        for failure in incident.failures:
+            if stack(getattr(failure, of)):
+                return failure
+    return incident.first
 
 
 def judge(tables: Tables, options: OomOptions) -> list[Finding]:
-    """find_out_of_memory on the tables of a run."""
+    """find_out_of_memory on the tables of a run, and find_killed."""
     tracked = tables.tracked
-    return find_out_of_memory(
-        tracked,
-        tables.stack,
-        incidents=tracked.incidents,
-        text=tables.text,
-        use_at=tables.usage.at if tracked.incidents else lambda *_: DeviceUse(),
-        leaks=tables.earlier,
-        options=options,
-    )
+    return [
+        *find_killed(tables, options.lines),
+        *find_out_of_memory(
+            tracked,
+            tables.stack,
+            incidents=tracked.incidents,
+            text=tables.text,
+            use_at=tables.usage.at if tracked.incidents else lambda *_: DeviceUse(),
+            leaks=tables.earlier,
+            options=options,
+        ),
+    ]
 
 
 def verdict(judged: Judged) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from msmemscope._kernel import demangled
 from msmemscope.annotations import is_of
 from msmemscope.errors import RunError
 from msmemscope.tables.definitions import Definitions, KnownParts
@@ -25,6 +26,7 @@ from msmemscope.tables.process import Process
 from msmemscope.tables.run_files import SCHEMA_VERSION, Anchor
 from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 from msmemscope.text import plain, plain_json
+from msmemscope.vocabulary import FrameKind
 
 UNKNOWN_TEXT = "unknown"
 # A part of definitions or samples is read whole. One of ours comes of at most 256 MiB of messages.
@@ -47,22 +49,36 @@ _INFO = {
 
 @dataclass(frozen=True)
 class Frame:
+    """One frame of a call stack. line: of a native one the offset in its object. symbol: of a native one its name as
+    the object has it, of which `function` is what programmers know. is_entry: of a Python one, native code called it;
+    known only where native stacks were taken too."""
+
     file: str
     function: str
     line: int
     kind: str  # "python" | "native"
+    symbol: str = ""
+    is_entry: bool = False
 
     @property
     def text(self) -> str:
-        """`file(line): function`; a native one as backtrace_symbols writes it."""
+        """`file(line): function`; a native one as backtrace_symbols does, by the name that programmers know."""
+        return self._text(self.function)
+
+    @property
+    def upstream_text(self) -> str:
+        """The same with the symbol as backtrace_symbols writes it."""
+        return self._text(self.symbol or self.function)
+
+    def _text(self, function: str) -> str:
         if self.kind == "native":
-            return plain(f"{self.file}({self.function or f'+{self.line:#x}'}) [{self.line:#x}]")
-        return plain(f"{self.file}({self.line}): {self.function}")
+            return plain(f"{self.file}({function or f'+{self.line:#x}'}) [{self.line:#x}]")
+        return plain(f"{self.file}({self.line}): {function}")
 
 
 def stack_text(frames: Sequence[Frame]) -> str:
-    """One line per frame, innermost first."""
-    return "".join(f"{frame.text}\n" for frame in frames)
+    """One line per frame, innermost first, as in upstream's files."""
+    return "".join(f"{frame.upstream_text}\n" for frame in frames)
 
 
 class Run:
@@ -218,9 +234,12 @@ class Run:
             found = self._definitions("frames", FRAME_SCHEMA).get(id)
             if found is None:
                 return Frame(UNKNOWN_TEXT, UNKNOWN_TEXT, 0, "python")
-            kind = "native" if found["kind"] else "python"
-            place = self.string(found["file"]), self.string(found["function"]), int(found["line"])
-            self._frames[id] = Frame(*place, kind)
+            file, symbol, line = self.string(found["file"]), self.string(found["function"]), int(found["line"])
+            if found["kind"] == FrameKind.NATIVE:
+                self._frames[id] = Frame(file, plain(demangled(symbol)), line, "native", symbol)
+            else:
+                is_entry = found["kind"] == FrameKind.PYTHON_ENTRY
+                self._frames[id] = Frame(file, symbol, line, "python", is_entry=is_entry)
         return self._frames[id]
 
     @cached_property

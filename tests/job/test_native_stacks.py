@@ -9,9 +9,11 @@ import sys
 import pytest
 from running import PROGRAMS, environment
 
+from msmemscope.analysis.merged_stack import merged
 from msmemscope.tables.run import Frame, Run
 from msmemscope.vocabulary import Flag, Kind
 
+PROGRAM = PROGRAMS / "native_frames.py"
 SOURCE = """
 static int calls;
 static __attribute__((noinline)) void not_exported(void (*function)(void)) { function(); calls += 1; }
@@ -55,7 +57,9 @@ def test_functions_are_named_exported_or_not(run: Run) -> None:
     for rank in (0, 1):
         _, frames = stacks_of(run, rank, 4000)
         assert names_of(frames, "stays") == ["not_exported", "call_back"]
-        assert any("DefaultCPUAllocator8allocate" in name for name in names_of(frames, "c10"))
+        (allocate,) = (frame for frame in frames if "DefaultCPUAllocator" in frame.function)
+        assert "c10::DefaultCPUAllocator::allocate(unsigned long)" in allocate.function
+        assert "DefaultCPUAllocator8allocate" in allocate.upstream_text
         assert all(frame.file.startswith("/") for frame in frames)
 
 
@@ -64,6 +68,23 @@ def test_an_object_that_is_gone_or_another_build_by_now_gives_no_name(run: Run) 
         _, frames = stacks_of(run, 0, size)
         assert names_of(frames, library) == ["", ""], "a wrong name is worse than none"
         assert all(frame.line > 0 for frame in frames)
+
+
+def test_both_stacks_of_an_allocation_become_one(run: Run) -> None:
+    """The program calls a library, which calls its allocate() back: two calls of the interpreter's loop."""
+    found = set()
+    for batch in run.events(rank=0, columns=["size", "stack_py", "stack_c"], kinds=[Kind.MALLOC]):
+        found |= {(row["stack_py"], row["stack_c"]) for row in batch.to_pylist() if row["size"] == 4000}
+    ((python, native),) = found
+
+    frames = merged(run.stack(python), run.stack(native))
+
+    names = [frame.function for frame in frames if "libstays" in frame.file or frame.file == str(PROGRAM)]
+    assert names == ["allocate", "not_exported", "call_back", "<module>"]
+    kinds = [frame.kind for frame in frames]
+    assert kinds[0] == "native"  # torch's allocator
+    assert not [frame for frame in frames if frame.function.startswith("_PyEval")]
+    assert [one for one in frames if one.kind == "python"] == list(run.stack(python))
 
 
 def test_a_stack_has_one_id_in_all_processes(run: Run) -> None:

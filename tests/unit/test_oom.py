@@ -12,7 +12,7 @@ from fake_run import SECOND, FakeRun, frame, process
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, track
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding
-from msmemscope.analysis.oom import BEFORE
+from msmemscope.analysis.live_lines import BEFORE
 from msmemscope.folds import incidents
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.ring_fold import COLUMNS
