@@ -24,9 +24,9 @@ def take_snapshot(device_mask: int | list[int] | tuple[int, ...] | None = None, 
     device_mask: numbers of devices as the process counts them. name: tells snapshots apart. Recorded are the bytes that
     torch's allocator has given out and reserved, the peaks of both, and the device's free and whole memory, and its
     segments and blocks with their states; also while msmemscope does not record otherwise, and in a session of its own
-    where there is none. A device that this process
-    does not use is left out, with a warning: asking it would make a context on it. Without torch in the process there
-    is a warning alone.
+    where there is none. A device that this process does not use is asked of the processes of this node that do: they
+    take the snapshot at their next step, and a warning names the devices for which none came to one within 30 s.
+    Without torch in the process, and without another that could answer, there is a warning alone.
 
     Raises TypeError for another mask or a name that is no text, ValueError for a negative number.
     """
@@ -77,12 +77,45 @@ def _take(wanted: Sequence[int] | None, name: str) -> None:
         if wanted is None or device in wanted:
             _record(kind, memory, device, name)
     missing = sorted(set(wanted or ()) - {device for _, _, device in in_use})
-    if missing:
+    if missing and not _ask_others(missing, name):
         _warn(f"no snapshot of device {', '.join(map(str, missing))}: torch does not use it in this process")
-    elif not in_use:
+    elif not missing and not in_use:
         _warn("no snapshot: torch uses no NPU or GPU in this process, and has no counters of its CPU memory")
 
 
+def _ask_others(devices: Sequence[int], name: str) -> bool:
+    """False: there is no session, or it cannot be written to."""
+    import sys
+
+    from msmemscope.collect.rank.attach import requests
+    from msmemscope.collect.rank.snapshot_requests import driver_number
+
+    others = requests()
+    if others is None:
+        return False
+    kind = "npu" if hasattr(sys.modules.get("torch"), "npu") else "cuda"
+    try:
+        others.ask([driver_number(device, _VISIBLE[kind]) for device in devices], name)
+    except OSError:
+        return False
+    return True
+
+
+def take_for_others(name: str, device: int) -> bool:
+    """Takes a snapshot of the driver's device of this number. False: this process does not use it. Raises nothing."""
+    from msmemscope.collect.rank.snapshot_requests import driver_number
+
+    try:
+        for kind, memory, number in _devices_in_use():
+            if driver_number(number, _VISIBLE[kind]) == device:
+                _record(kind, memory, number, name)
+                return True
+    except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
+        _warn(f"no snapshot of device {device} for another process: {error}")
+    return False
+
+
+_VISIBLE = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 _warned: set[str] = set()
 
 

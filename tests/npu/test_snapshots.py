@@ -67,7 +67,7 @@ def test_counters_are_torchs_own(on_npu: Any, tmp_path: Path) -> None:
     told = [(run.string(row["name"]), {name: row[name] for name in before}) for row in found]
     assert told == [("alone", before), ("both", before), ("step Start", before), ("step End", after)]
     assert {(row["device_type"], row["device"], row["pool"]) for row in found} == {(DeviceType.NPU, 1, Pool.PTA)}
-    assert "no snapshot of device 0: torch does not use it" in done.stderr
+    assert "no snapshot of device 0: no process that uses it came to a step before this process ended" in done.stderr
     (file,) = (tmp_path / "out").glob("msmemscope_*_ascend/device_1/dump/memscope_dump_*.csv")
     with file.open(newline="") as text:
         attrs = {row["Name"]: row["Attr"] for row in csv.DictReader(text) if row["Event"] == "SNAPSHOT"}
@@ -144,3 +144,46 @@ def test_running_out_of_memory_takes_one_by_itself(on_npu: Any, tmp_path: Path) 
     assert run.string(snapshot["name"]) == OOM_NAME
     assert snapshot["used"] > 3 << 30  # three tensors of 1 GiB
     assert sum(row["size"] for row in rows if row["kind"] == Kind.SNAPSHOT_SEGMENT) == snapshot["total"]
+
+
+OTHERS = """
+import os, time
+import torch, torch_npu
+import torch.distributed as dist
+import msmemscope
+
+rank = int(os.environ["RANK"])
+torch.npu.set_device(rank)
+kept = torch.empty((rank + 1) << 18, device="npu")
+dist.init_process_group("gloo")
+dist.barrier()
+if rank == 0:
+    msmemscope.take_snapshot([0, 1, 5], name="asked")
+dist.barrier()
+until = time.monotonic() + 3
+while time.monotonic() < until:
+    msmemscope.step()
+    time.sleep(0.1)
+dist.destroy_process_group()
+"""
+
+
+def test_a_device_of_another_rank_is_asked_of_it(on_npu: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(OTHERS)
+    tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+    done = on_npu(*tool, *ranks, program, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    (run_directory,) = (tmp_path / "out").glob("run_*")
+    run = Run(run_directory)
+    found = {}
+    for process in run.processes:
+        for batch in run.events(rings=[process.ring], columns=["name", "device", "used"], kinds=(Kind.SNAPSHOT,)):
+            for row in batch.to_pylist():
+                assert run.string(row["name"]) == "asked"
+                found[process.rank, row["device"]] = row["used"]
+    assert found == {(0, 0): 1 << 20, (1, 1): 2 << 20}
+    assert "no snapshot of device 5: no process that uses it came to a step" in done.stderr

@@ -13,6 +13,7 @@ import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.lookup import Lookup
+from msmemscope.collect.rank.snapshot_requests import Requests
 from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler
 from msmemscope.collect.session import Session
 from msmemscope.options.declared import settings_text
@@ -30,6 +31,7 @@ _hooked = False
 _asks_groups = False
 _steps_failed = False
 _lookup: Lookup | None = None
+_requests: Requests | None = None
 
 _optimizers = OptimizerSteps(_native.boundary)
 
@@ -47,7 +49,10 @@ def attach(session: Session) -> None:
 
 
 def _set_up(session: Session) -> None:
+    global _requests
     config = session.config
+    _requests = Requests(session.directory, _take_for_others)
+    atexit.register(_requests.look, at_end=True)
     _native.set_session(session.directory)
     _native.configure(settings_text(config))
     if config.python_stack:
@@ -103,8 +108,21 @@ def _watch_for_holders(session: Session) -> None:
 def step_ended() -> None:
     """A step of this process has just ended."""
     look_for_operators()
+    if _requests is not None:
+        _requests.look()
     if _lookup is not None:
         _lookup.after_step()
+
+
+def requests() -> Requests | None:
+    """Of snapshots, in the session that this process records into."""
+    return _requests
+
+
+def _take_for_others(name: str, device: int) -> bool:
+    from msmemscope.snapshots import take_for_others
+
+    return take_for_others(name, device)
 
 
 def attached() -> Session | None:
