@@ -64,7 +64,7 @@ class Requests:
             if self._own:
                 for line in self._news(self._answered):
                     _, missing = self._own.get(str(line.get("request")), (0.0, set[int]()))
-                    missing.discard(int(line.get("device", -1)))
+                    missing.discard(int(str(line.get("device"))))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return  # another look may do
         for request, (until, missing) in list(self._own.items()):
