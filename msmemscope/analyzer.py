@@ -1,7 +1,7 @@
 """Upstream's msmemscope.analyzer, and the analyses of a run of ours.
 
-Upstream's analyses read a memscope_dump_*.csv or .db. In this version they check their arguments as upstream does, and
-then do nothing: later.py.
+Upstream's analyses read a memscope_dump_*.csv or .db. check_inefficient() checks its arguments in this version as
+upstream does, and then does nothing: later.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from msmemscope.later import not_yet
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope.analysis.findings import Finding
+    from msmemscope.imports.leak_check import LeftBlock
 
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
            "check_leaks", "get_analyzer_config", "list_analyzers"]  # fmt: skip
 
+POOLS = ("HAL", "PTA", "PTA_WORKSPACE", "MINDSPORE", "ATB", "HOST")
 INEFFICIENT_TYPES = ("early_allocation", "late_deallocation", "temporary_idleness")
 
 _LARGEST_INPUT_BYTES = 8 << 30
@@ -31,7 +33,7 @@ class LeaksConfig:
     parameters = ("input_path", "mstx_info", "start_index")
 
     def __init__(self, input_path: str, mstx_info: str, start_index: int):
-        _check_input(input_path, (".csv",))
+        _check_input(input_path, (".csv", ".db"))
         if not isinstance(mstx_info, str):
             raise TypeError(f"mstx_info takes text; got {type(mstx_info).__name__}")
         if not mstx_info.strip():
@@ -71,14 +73,17 @@ _CONFIGS: dict[str, type[LeaksConfig] | type[InefficientConfig]] = {
 
 
 class LeaksAnalyzer:
-    """Not in this version: warns once."""
+    """check_leaks() as a class."""
 
     def __init__(self, config: LeaksConfig | None = None):
         self.config = config
 
-    def analyze(self, config: LeaksConfig | None = None) -> None:
-        """Does nothing."""
-        not_yet("analyzer.LeaksAnalyzer")
+    def analyze(self, config: LeaksConfig | None = None) -> list[LeftBlock]:
+        """As check_leaks(), with the arguments of `config`, or those that the analyzer was made with."""
+        chosen = config or self.config
+        if chosen is None:
+            raise ValueError("LeaksAnalyzer().analyze() takes a LeaksConfig")
+        return check_leaks(str(chosen.input_path), chosen.mstx_info, chosen.start_index)
 
 
 class InefficientAnalyzer:
@@ -92,10 +97,23 @@ class InefficientAnalyzer:
         not_yet("analyzer.InefficientAnalyzer")
 
 
-def check_leaks(input_path: str, mstx_info: str, start_index: int) -> None:
-    """Leaks between the ranges of a memscope_dump_*.csv. Not in this version: checks its arguments and warns once."""
-    LeaksConfig(input_path, mstx_info, start_index)
-    not_yet("check_leaks")
+def check_leaks(
+    input_path: str, mstx_info: str, start_index: int, *, pools: Sequence[str] = ("HAL",)
+) -> list[LeftBlock]:
+    """What is left between marks in a memscope_dump_*.csv or .db, on stdout and as a list.
+
+    Of three mstx marks A, B and C with the name `mstx_info`, of which A is number `start_index` from 0 on, on each
+    device: blocks that were allocated between A and B and are alive at C, rows taken in the order of their IDs. pools:
+    of HAL, PTA, PTA_WORKSPACE, MINDSPORE, ATB, HOST.
+
+    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump.
+    """
+    config = LeaksConfig(input_path, mstx_info, start_index)
+    if isinstance(pools, str) or not pools or set(pools) - set(POOLS):
+        raise ValueError(f"pools takes some of {', '.join(POOLS)}")
+    from msmemscope.imports.leak_check import check
+
+    return check(Path(config.input_path), config.mstx_info, config.start_index, list(pools), print)
 
 
 def check_inefficient(
