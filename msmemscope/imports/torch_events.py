@@ -29,13 +29,12 @@ from msmemscope.errors import InputError
 from msmemscope.imports.imported import Columns, Imported, Texts, joined, rows, taken
 from msmemscope.imports.mapped_ranges import Ranges, as_blocks
 from msmemscope.imports.torch_snapshot import Snapshot
-from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import BlockState, DeviceType, Flag, Kind, Pool
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 _MOST_US = (1 << 62) // 1000
-_ALLOCATED = 1  # BlockState of native/kernel/torch_snapshot.h
 _APP = 33 << 56  # of the driver's flag word: torch's pool asks for its segments through the application interface
 
 
@@ -117,7 +116,7 @@ class _Device:
         here = snapshot.segments["device"] == device
         self._segments = {name: column[here] for name, column in snapshot.segments.items()}
         held = here[snapshot.blocks["segment"]] if len(here) else np.zeros(0, bool)
-        held = held & (snapshot.blocks["state"] == _ALLOCATED)
+        held = held & (snapshot.blocks["state"] == BlockState.ALLOCATED)
         self._blocks = {name: column[held] for name, column in snapshot.blocks.items()}
 
     def events(self, doubts: dict[str, str]) -> Columns:

@@ -140,30 +140,16 @@ bool PickleData::to_int(Value value, i64& number) const noexcept {
 
 // ---------------------------------------------------------------------------------------------- bytes
 
-bool PickleData::fill(std::size_t bytes) {
-    if (end_ - at_ >= bytes) return true;
+void PickleData::fill(std::size_t bytes) {
     std::memmove(buffer_.data(), buffer_.data() + at_, end_ - at_);
     before_ += at_;
     end_ -= at_;
     at_ = 0;
     while (end_ < bytes) {
         const std::size_t got = source_(buffer_.data() + end_, std::min(buffer_.size() - end_, kPiece));
-        if (got == 0) return false;
+        if (got == 0) fail("the file ends in the middle: it is cut off");
         end_ += got;
     }
-    return true;
-}
-
-int PickleData::next() {
-    if (at_ == end_ && !fill(1)) fail("the file ends in the middle: it is cut off");
-    return static_cast<unsigned char>(buffer_[at_++]);
-}
-
-const char* PickleData::take(std::size_t bytes) {
-    if (!fill(bytes)) fail("the file ends in the middle: it is cut off");
-    const char* begin = buffer_.data() + at_;
-    at_ += bytes;
-    return begin;
 }
 
 void PickleData::skip(u64 bytes) {
@@ -365,11 +351,13 @@ void PickleData::put(u64 at) {
     if (stack_.empty()) fail("it remembers what is not there");
     // Some counted from 1.
     if (at > memo_.size() + 1) fail("it remembers something at a place that is not the next");
-    if (at >= memo_.size()) {
-        charge((at + 1 - memo_.size()) * sizeof(Value));
-        memo_.resize(at + 1);
+    if (at < memo_.size()) {
+        memo_[at] = stack_.back();
+        return;
     }
-    memo_[at] = stack_.back();
+    charge((at + 1 - memo_.size()) * sizeof(Value));
+    if (at > memo_.size()) memo_.emplace_back();
+    memo_.push_back(stack_.back());
 }
 
 void PickleData::get(u64 at) {

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernel/large_pages.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -94,9 +95,13 @@ private:
         u32 size, capacity;
     };
 
-    int next();
-    const char* take(std::size_t bytes);  // so many bytes in one piece, at most kPiece
-    bool fill(std::size_t bytes);
+    int next() { return static_cast<unsigned char>(*take(1)); }
+    const char* take(std::size_t bytes) {  // in one piece, at most kPiece
+        if (end_ - at_ < bytes) fill(bytes);
+        at_ += bytes;
+        return buffer_.data() + at_ - bytes;
+    }
+    void fill(std::size_t bytes);
     void skip(u64 bytes);
     template <typename T>
     T little(std::size_t bytes = sizeof(T));
@@ -126,9 +131,10 @@ private:
     u64 left_;        // bytes that the arenas may still take
 
     Value root_;
-    std::vector<Value> stack_, memo_, cells_;
+    std::vector<Value> stack_;
+    std::vector<Value, LargePages<Value>> memo_, cells_;
     std::vector<std::size_t> marks_;
-    std::vector<Container> containers_;
+    std::vector<Container, LargePages<Container>> containers_;
     std::vector<u64> wide_;
     std::string text_;
     std::vector<u64> text_ends_{0}, text_ids_;

@@ -21,12 +21,14 @@ BlockState state_of(std::string_view word) noexcept {
     if (word == "active_allocated") return BlockState::ALLOCATED;
     // The second is its word before torch 2.1.
     if (word == "active_pending_free" || word == "active_awaiting_free") return BlockState::PENDING_FREE;
-    return BlockState::INACTIVE;
+    return BlockState::FREE;
 }
 
 bool ends_with(std::string_view text, std::string_view end) noexcept {
     return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
+
+constexpr std::size_t kLongestPlace = 256;  // each line of a file is a text of its own
 
 // Code that was made at run time has no file, but a name in angle brackets.
 bool is_python_file(std::string_view file) noexcept { return ends_with(file, ".py") || file.substr(0, 1) == "<"; }
@@ -257,6 +259,14 @@ u64 TorchSnapshot::define_text(std::size_t number) {
     return id;
 }
 
+u64 TorchSnapshot::define_text(const std::string& text) {
+    const u64 id = text_id(text.data(), text.size());
+    definitions.string_id.push_back(id);
+    definitions.string_bytes.push_back(static_cast<u32>(text.size()));
+    definitions.text.append(text);
+    return id;
+}
+
 TorchSnapshot::Stack TorchSnapshot::stack_of(Value dict) {
     const Value frames = data_.find(dict, keys_.frames);
     if (frames.type() != Type::LIST && frames.type() != Type::TUPLE) return {};
@@ -282,19 +292,32 @@ u64 TorchSnapshot::define_frame(Value frame, bool& is_python) {
     if (told == 0) {
         const Value file = data_.find(frame, keys_.filename), function = data_.find(frame, keys_.name);
         if (file.type() != Type::TEXT || function.type() != Type::TEXT) return 0;
-        const u64 file_id = define_text(file.payload()), function_id = define_text(function.payload());
-        const i64 line = std::clamp<i64>(number_or(frame, keys_.line, 0), 0, (i64{1} << 32) - 1);
-        const u64 id = frame_id(file_id, function_id, static_cast<u32>(line), 0);
+        const bool is_of_python = is_python_file(data_.text(file.payload()));
+        const FrameKind kind = is_of_python ? FrameKind::PYTHON : FrameKind::NATIVE;
+        u32 line = static_cast<u32>(std::clamp<i64>(number_or(frame, keys_.line, 0), 0, (i64{1} << 32) - 1));
+        std::string place;
+        u64 file_id = 0;
+        const u64 function_id = define_text(function.payload());
+        if (!is_of_python && line != 0) {
+            // The line of a native frame is a place within an object, which is not known here: it goes to the file.
+            place = data_.text(file.payload()).substr(0, kLongestPlace);
+            place.append(":").append(std::to_string(line));
+            line = 0;
+            file_id = text_id(place.data(), place.size());
+        } else {
+            file_id = define_text(file.payload());
+        }
+        const u64 id = frame_id(file_id, function_id, line, static_cast<u64>(kind));
         const auto [known, is_new] = frames_.try_emplace(id, static_cast<u32>(told_frames_.size()));
         told = known->second + 1;
         if (is_new) {
-            told_frames_.emplace_back(id, is_python_file(data_.text(file.payload())));
+            if (!place.empty()) define_text(place);
+            told_frames_.emplace_back(id, is_of_python);
             definitions.frame_id.push_back(id);
             definitions.frame_file.push_back(file_id);
             definitions.frame_function.push_back(function_id);
-            definitions.frame_line.push_back(static_cast<u32>(line));
-            // Of C++, too, a file and a line are known here, and no place within an object.
-            definitions.frame_kind.push_back(static_cast<u32>(FrameKind::PYTHON));
+            definitions.frame_line.push_back(line);
+            definitions.frame_kind.push_back(static_cast<u32>(kind));
         }
     }
     is_python = told_frames_[told - 1].second;

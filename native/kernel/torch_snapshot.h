@@ -71,9 +71,6 @@ enum class TraceAction : u8 {
 #undef X
 };
 
-// States of a block: whether the program holds it, has freed it while a stream may still use it, or neither.
-enum class BlockState : u8 { INACTIVE, ALLOCATED, PENDING_FREE };
-
 // type, name. time_us: -1 where the version of torch tells no time. text: string id of what the program noted with the
 // entry. An OOM's addr is what was free on its device.
 #define MEMSCOPE_TRACE_COLUMNS(X) \
@@ -94,7 +91,7 @@ enum class BlockState : u8 { INACTIVE, ALLOCATED, PENDING_FREE };
     X(u8, expandable)                     \
     X(u64, stack_py)                      \
     X(u64, stack_c)
-// segment: its row in the table before.
+// segment: its row in the table before. state: BlockState.
 #define MEMSCOPE_TORCH_BLOCK_COLUMNS(X) \
     X(u32, segment)                     \
     X(u64, addr)                        \
@@ -172,6 +169,7 @@ private:
     i64 number_or(Value dict, Value key, i64 otherwise) const;
     u64 text_of(Value dict, Value key);  // string id; 0: none
     u64 define_text(std::size_t number);
+    u64 define_text(const std::string& text);  // that does not stand in the file
     Stack stack_of(Value dict);
     u64 define_frame(Value frame, bool& is_python);
     u64 define_stack(const std::vector<u64>& frames, FrameKind kind);

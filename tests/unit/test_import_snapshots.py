@@ -144,6 +144,34 @@ def test_expandable_segments_are_cut_where_they_are_unmapped_in_other_pieces(tmp
     assert not process.doubts
 
 
+def test_frames_of_cpp_are_the_native_stack(tmp_path: Path) -> None:
+    mixed = [
+        {"name": "at::empty", "filename": "aten/Empty.cpp", "line": 31},
+        {"name": "unwind", "filename": "??", "line": 0},
+        {"name": "step", "filename": "/src/train.py", "line": 5},
+        {"name": "forward", "filename": "<eval_with_key>.1", "line": 2},
+    ]
+    card = training(steps=14)
+    for _ in range(14):
+        card.alloc(100, mixed)
+    run = imported(tmp_path, [card.snapshot()]).run
+    stacks = {
+        (batch["stack_py"][row].as_py(), batch["stack_c"][row].as_py())
+        for batch in run.events(kinds=[Kind.MALLOC])
+        for row in range(batch.num_rows)
+        if batch["size"][row].as_py() == 100
+    }
+    ((python, native),) = stacks
+    assert [(one.file, one.line, one.kind) for one in run.stack(python)] == [
+        ("/src/train.py", 5, "python"),
+        ("<eval_with_key>.1", 2, "python"),
+    ]
+    assert [(one.file, one.function, one.kind) for one in run.stack(native)] == [
+        ("aten/Empty.cpp:31", "at::empty", "native"),
+        ("??", "unwind", "native"),
+    ]
+
+
 def test_blocks_that_the_history_and_the_snapshot_tell_differently_are_told(tmp_path: Path) -> None:
     card = training(steps=5)
     snapshot = card.snapshot()
