@@ -74,6 +74,7 @@ def test_verl_trains(watch: Watch, tiny_model: Path, tmp_path: Path) -> None:
         "trainer.default_local_dir": tmp_path / "checkpoints",
         "trainer.save_freq": -1,
         "trainer.resume_mode": "disable",
+        "hydra.run.dir": tmp_path / "hydra",
     }
     words = [f"{name}={value}" for name, value in options.items()]
 
