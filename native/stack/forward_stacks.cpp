@@ -15,19 +15,22 @@ struct Place {
 constexpr u64 kPlaces = 1u << 16;
 Place g_places[kPlaces];  // untouched pages cost nothing
 
+// A forked child's ring defines its own stacks: what its parent remembered is of another generation.
+std::atomic<u64> g_generation{0};
 __thread u64 t_stack = 0;
 
-u64 node_of(u64 thread, u64 sequence) noexcept { return nonzero(combine64(thread, sequence)); }
+u64 node_of(u64 thread, u64 sequence) noexcept {
+    return nonzero(combine64(combine64(g_generation.load(std::memory_order_relaxed), thread), sequence));
+}
 
 // Nodes of one thread follow each other, so that each takes the place of the oldest.
 Place& place_of(u64 thread, u64 sequence) noexcept { return g_places[(mix64(thread) + sequence) % kPlaces]; }
 
 u64 proof_of(u64 node, u64 stack) noexcept { return combine64(node, stack); }
 
-void begin_anew_in_child() noexcept {  // its ring defines its own stacks
+void begin_anew_in_child() noexcept {
     t_stack = 0;
-    for (Place& place : g_places)
-        if (place.node.load(std::memory_order_relaxed) != 0) place.node.store(0, std::memory_order_relaxed);
+    g_generation.fetch_add(1, std::memory_order_relaxed);
 }
 MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
