@@ -79,11 +79,11 @@ def _read_db(path: Path, reader: UpstreamReader) -> bool:
     has_log = path.with_name(path.name + "-wal").exists()
     place = f"file:{quote(str(path.resolve()))}?mode=ro{'' if has_log else '&immutable=1'}"
     with closing(sqlite3.connect(place, uri=True)) as database:
-        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        database.text_factory = bytes  # not all text is UTF-8
         database.execute("PRAGMA trusted_schema=OFF")
         made = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-        table = next((name for name in TABLES if name in made), None)
-        if table is None or "VIRTUAL" in str(made[table])[:20].upper():
+        table = next((name for name in TABLES if name.encode() in made), None)
+        if table is None or b"VIRTUAL" in bytes(made[table.encode()] or b"")[:20].upper():
             raise InputError(f"{path}: it is a database, but has no table {TABLES[0]}: it is no memscope_dump file")
         rows = database.execute(f"SELECT * FROM {table}")
         if not reader.header([column[0] for column in rows.description]):

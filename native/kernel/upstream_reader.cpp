@@ -134,11 +134,8 @@ std::size_t UpstreamReader::record(std::string_view bytes, bool is_last) {
             fields_.push_back(bytes.substr(begin + 1, end - begin - 1));
             at = std::min(end + 1, bytes.size());
         } else {
-            end = bytes.find_first_of(",\n", at);
-            if (end == std::string_view::npos) {
-                if (!is_last) return 0;
-                end = bytes.size();
-            }
+            while (end < bytes.size() && bytes[end] != ',' && bytes[end] != '\n') ++end;
+            if (end == bytes.size() && !is_last) return 0;
             fields_.push_back(bytes.substr(begin, end - begin));
             at = end;
         }

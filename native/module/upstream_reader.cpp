@@ -21,7 +21,7 @@ namespace {
 
 using kernel::UpstreamReader;
 
-// Cells of a row of SQLite: text, whole numbers and None; the numbers as text again.
+// Cells of a row of SQLite: text as bytes, whole numbers, and None; the numbers as text again.
 void add_rows(UpstreamReader& self, const py::list& rows) {
     std::vector<std::string_view> cells;
     std::vector<std::string> numbers;
@@ -31,11 +31,8 @@ void add_rows(UpstreamReader& self, const py::list& rows) {
         numbers.resize(values.size());
         for (std::size_t at = 0; at < values.size(); ++at) {
             PyObject* const value = PyTuple_GET_ITEM(values.ptr(), static_cast<py::ssize_t>(at));
-            if (PyUnicode_Check(value)) {
-                py::ssize_t size = 0;
-                const char* text = PyUnicode_AsUTF8AndSize(value, &size);
-                if (text == nullptr) PyErr_Clear();
-                cells.emplace_back(text == nullptr ? "" : text, static_cast<std::size_t>(size));
+            if (PyBytes_Check(value)) {
+                cells.emplace_back(PyBytes_AS_STRING(value), static_cast<std::size_t>(PyBytes_GET_SIZE(value)));
             } else if (PyLong_Check(value)) {
                 const long long number = PyLong_AsLongLong(value);
                 if (number == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();

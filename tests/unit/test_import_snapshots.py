@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from torch_snapshots import Allocator, frames, save, training
 
+from msmemscope.cli.main import main
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.ranks import ranks_of
@@ -258,3 +259,32 @@ def test_the_real_job_of_four_ranks(tmp_path: Path, by: str) -> None:
     assert any("Rank 2: 1.0 MiB per step" in line and "train_gpt2_ddp.py:15" in line for line in screen)
     assert analysis.summary.last_step == 6
     assert not any(process.not_seen for process in analysis.run.processes)
+
+
+def test_the_command_prints_the_verdict_and_its_run_can_be_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards = [training(steps=16, kept=1 << 20 if rank else 0) for rank in range(2)]
+    paths = [str(save(one.snapshot(), tmp_path / f"snapshot_{rank}.pickle")) for rank, one in enumerate(cards)]
+    run = str(tmp_path / "run")
+    assert main(["import", *paths, "-o", run]) == 0
+    printed = capsys.readouterr()
+    assert "LEAK 1  Rank 1: 1.0 MiB per step" in printed.out
+    assert "steps were found from the rhythm" in printed.err
+    assert main(["summary", run, "--rank", "1"]) == 0
+    assert "train.py:58" in capsys.readouterr().out
+    assert main(["analyze", run]) == 0
+    assert main(["export", run, "--format", "db"]) == 0
+    assert len(list(tmp_path.glob("msmemscope_*_ascend/device_0/dump/*.db"))) == 2
+    capsys.readouterr()
+    for words, status in (
+        ([*paths, "-o", run], 2),
+        ([*paths, "-o", run + "2", "--ranks", "0,x"], 2),
+        ([*paths, "-o", run + "2", "--ranks", "0"], 2),
+        ([*paths, "-o", run + "2", "--steps-by", "epoch"], 3),
+        ([str(tmp_path / "none_0.pickle"), "-o", run + "2"], 3),
+        (paths, 2),
+    ):
+        assert main(["import", *words]) == status
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "run2").exists()
