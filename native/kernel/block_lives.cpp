@@ -10,7 +10,8 @@ bool is_placed(PoolKey pool) noexcept { return pool.on_card() && pool.pool < Cov
 
 }  // namespace
 
-void BlockLives::begin(Block& block, PoolKey pool, const EventColumns& events, std::size_t row) {
+void BlockLives::begin(Block& block, PoolKey pool, const EventColumns& events, std::size_t row,
+                       Running::Names running) {
     if (unused_.empty()) {
         block.life = static_cast<u32>(lives_.size());
         lives_.emplace_back();
@@ -23,6 +24,7 @@ void BlockLives::begin(Block& block, PoolKey pool, const EventColumns& events, s
     life.stack_c = events.stack_c[row];
     life.name = events.name.value_or_zero(row);
     life.attr = events.attr.value_or_zero(row);
+    life.running = running;
     life.place = {};
     if (is_placed(pool)) enter(life, block, pool);
 }
@@ -169,6 +171,8 @@ void BlockLives::append(LifeTable& table, const Life& life, const Block& block, 
     table.stack_py.push_back(life.stack_py);
     table.stack_c.push_back(life.stack_c);
     table.name.push_back(life.name);
+    table.op.push_back(life.running.operation);
+    table.range.push_back(life.running.range);
     table.attr.push_back(life.attr);
     table.flags.push_back(block.flags);
     table.segments.push_back(place.segments);

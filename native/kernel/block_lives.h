@@ -2,7 +2,7 @@
 //
 // In: every beginning and end of a block, by the block tracker, and the mappings. Out: the rows of the lives that have
 // ended since they were last asked for, and of those that go on; the segments. Sites are folded when there are too
-// many, so a life keeps stacks of its own. Memory: 64 to 128 bytes per live block beside the tracker's (block_map.h);
+// many, so a life keeps stacks of its own. Memory: 80 to 160 bytes per live block beside the tracker's (block_map.h);
 // some 420 bytes per live segment, of which mappings make kMaxSegments at most; and the rows that nobody has asked for
 // yet.
 #pragma once
@@ -14,6 +14,7 @@
 #include "kernel/block_map.h"
 #include "kernel/event_columns.h"
 #include "kernel/pool_key.h"
+#include "kernel/running.h"
 #include "kernel/segment_map.h"
 #include "kernel/tables.h"
 
@@ -23,8 +24,8 @@ inline constexpr std::size_t kMaxSegments = 1u << 17;
 
 class BlockLives {
 public:
-    // The MALLOC of a block, whose `life` is set by this.
-    void begin(Block& block, PoolKey pool, const EventColumns& events, std::size_t row);
+    // The MALLOC of a block, whose `life` is set by this; running: in its thread.
+    void begin(Block& block, PoolKey pool, const EventColumns& events, std::size_t row, Running::Names running);
     // Its end. seen: by a FREE, not by a MALLOC of its address.
     void end(const Block& block, PoolKey pool, u64 ts, u32 step, bool seen);
 
@@ -47,9 +48,10 @@ private:
     // What is known of a life beside its Block.
     struct Life {
         u64 stack_py = 0, stack_c = 0, name = 0, attr = 0;
+        Running::Names running;
         Place place;
     };
-    static_assert(sizeof(Life) == 64);
+    static_assert(sizeof(Life) == 80);
     struct Handle {
         u64 id, attr;
         u8 driver;

@@ -23,7 +23,10 @@ PoolKey pool_of(const EventColumns& events, std::size_t row) noexcept {
 BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs, bool lives)
     : max_runs_(max_runs), sites_(max_sites) {
     if (max_runs_ != 0) sums_ = std::make_unique<SiteSums>(max_runs_);
-    if (lives) lives_ = std::make_unique<BlockLives>();
+    if (lives) {
+        lives_ = std::make_unique<BlockLives>();
+        running_ = std::make_unique<Running>();
+    }
 }
 
 // ---------------------------------------------------------------------------------------------- feeding
@@ -88,6 +91,7 @@ void BlockTracker::hear(const EventColumns& events, std::size_t row, u32 step) {
 }
 
 void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 step) {
+    if (running_ != nullptr) running_->hear(events, row);
     switch (static_cast<Kind>(events.kind[row])) {
         case Kind::STEP:
             clock_.boundary(step, events.aux.value_or_zero(row), events.stack_py[row]);
@@ -141,7 +145,11 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     sites_.allocated(block.site, size, block.step, block.ts);
     if (sums_ != nullptr) sums_->born(block.site, size);
     if (windows_ != nullptr) windows_->born(block.site, size);
-    if (lives_ != nullptr) lives_->begin(block, pool.key, events, row);
+    if (lives_ != nullptr) {
+        // A block from before recording began is told by a thread that does something else now.
+        const bool is_new = !has(block.flags, Flag::SHADOW);
+        lives_->begin(block, pool.key, events, row, is_new ? running_->of(block.tid) : Running::Names{});
+    }
     pool.steps.allocated(size);
     pool.steps.note_level();
 

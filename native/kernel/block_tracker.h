@@ -2,8 +2,8 @@
 //
 // In: batches of event columns, in the order of the ring. Out: the tables of tables.h, at any time. This file knows
 // which block an event belongs to, and tells it the folds beside it: sites.h and site_sums.h (who allocates),
-// pool_steps.h and step_clock.h (when), block_lives.h and segment_map.h (each block's life, and where it lay). Nothing
-// here knows files or Python; module/kernel.cpp binds it.
+// pool_steps.h and step_clock.h (when), block_lives.h and segment_map.h (each block's life, and where it lay),
+// running.h (the operator that allocates). Nothing here knows files or Python; module/kernel.cpp binds it.
 //
 //   key     a block is (device type, device, pool, address). The same address in another pool is another block: the
 //           driver's segment and the framework's first block in it start at the same place. So is a handle of physical
@@ -30,6 +30,7 @@
 #include "kernel/event_columns.h"
 #include "kernel/pool_key.h"
 #include "kernel/pool_steps.h"
+#include "kernel/running.h"
 #include "kernel/site_sums.h"
 #include "kernel/sites.h"
 #include "kernel/step_clock.h"
@@ -72,8 +73,11 @@ public:
     // Without lives these are empty.
     std::size_t ended_lives() const noexcept { return lives_ == nullptr ? 0 : lives_->ended(); }
     LifeTable take_ended_lives() noexcept { return lives_ == nullptr ? LifeTable{} : lives_->take_ended(); }
-    void forget_lives() noexcept { lives_.reset(); }  // nobody takes them any more
-    LifeTable going_lives() const;                    // of all that are alive, in the order of allocation
+    void forget_lives() noexcept {  // nobody takes them any more
+        lives_.reset();
+        running_.reset();
+    }
+    LifeTable going_lives() const;  // of all that are alive, in the order of allocation
     SegmentTable segments() const { return lives_ == nullptr ? SegmentTable{} : lives_->segments(); }
 
 private:
@@ -135,6 +139,7 @@ private:
     std::unique_ptr<SiteSums> windows_;  // while the process has made no step
     u32 window_ = 0;                     // the open one; the first is 1
     std::unique_ptr<BlockLives> lives_;
+    std::unique_ptr<Running> running_;  // for lives_
 };
 
 }  // namespace memscope::kernel

@@ -142,6 +142,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 
 // One row per block life that has ended, or of all that go on. malloc_*, tid, stacks, name, attr and flags are of its
 // MALLOC.
+//   op, range           names of the innermost operator and range that its thread was in then; 0: none was seen
 //   free_ts, free_step  of its end; 0 while alive
 //   alive               it has not ended
 //   free_seen           it has, by a FREE; not by a MALLOC of its address
@@ -162,6 +163,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, stack_py)             \
     X(u64, stack_c)              \
     X(u64, name)                 \
+    X(u64, op)                   \
+    X(u64, range)                \
     X(u64, attr)                 \
     X(u8, flags)                 \
     X(u32, segments)             \

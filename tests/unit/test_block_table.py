@@ -74,6 +74,8 @@ def test_a_life_from_malloc_to_free(run: FakeRun, tmp_path: Path) -> None:
         "tid": 7,
         "owner": "CANN@APP",
         "name": name,
+        "op": 0,
+        "range": 0,
         "stack_py": 5,
         "stack_c": 6,
         "shadow": False,
@@ -91,6 +93,30 @@ def test_a_life_from_malloc_to_free(run: FakeRun, tmp_path: Path) -> None:
     assert (blocks[2]["alive_at_end"], blocks[2]["free_seen"], blocks[2]["owner"]) == (False, True, "PTA")
     assert place(blocks[2]) == (100 * MIB, 20 * MIB, 1, 1)
     assert (place(blocks[3]), blocks[3]["pinned"], blocks[3]["owner"]) == (NOWHERE, True, "")
+
+
+def test_a_block_has_the_operator_and_the_range_of_its_thread(run: FakeRun, tmp_path: Path) -> None:
+    add, mul, load = (run.text(text) for text in ("aten.add", "aten.mul", "load"))
+    run.add(Kind.RANGE_START, 1, name=run.text("step start"), attr=1, aux=1, tid=7)
+    run.add(Kind.RANGE_START, 2, name=load, attr=2, tid=7)
+    run.add(Kind.OP_START, 3, name=add, tid=7)
+    run.malloc(4, 0x1000, 64, tid=7)  # 1
+    run.malloc(5, 0x2000, 64, tid=8)  # 2: another thread
+    run.malloc(6, 0x3000, 64, tid=7, flags=SHADOW)  # 3: from before
+    run.add(Kind.OP_START, 7, name=mul, tid=7)
+    run.malloc(8, 0x4000, 64, tid=7)  # 4
+    run.add(Kind.OP_END, 9, name=add, tid=7)  # the end of mul was lost
+    run.malloc(10, 0x5000, 64, tid=7)  # 5
+    run.add(Kind.RANGE_END, 11, attr=2, tid=8)
+    run.malloc(12, 0x6000, 64, tid=7)  # 6
+    run.add(Kind.OP_START, 13, name=mul, tid=7)
+    run.add(Kind.GAP, 14, size=3)
+    run.malloc(15, 0x7000, 64, tid=7)  # 7
+    blocks, _ = written(run, tmp_path)
+
+    assert {number: (row["op"], row["range"]) for number, row in blocks.items()} == {
+        1: (add, load), 2: (0, 0), 3: (0, 0), 4: (mul, load), 5: (0, load), 6: (0, 0), 7: (0, 0)
+    }  # fmt: skip
 
 
 def test_two_pools_in_segments_of_their_own(run: FakeRun, tmp_path: Path) -> None:
