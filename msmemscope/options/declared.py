@@ -268,6 +268,20 @@ OPTIONS: tuple[Option, ...] = (
         parse=grammars.parse_log_level,
     ),
     Option(
+        name="operators",
+        flags=("--operators",),
+        grammar="outer|inner",
+        default="outer",
+        help="Which of torch's operators are recorded, where launches or accesses are. outer: those that a user would "
+        "name, the outermost that a kernel serves; a graph that torch.compile made is one of them. inner: also those "
+        "that they call. Who sees them without a compiler (a TorchDispatchMode) sees no inner ones.",
+        cost="inner: another record pair for each of them",
+        field="operators",
+        api=True,
+        ours=True,
+        parse=grammars.parse_operators,
+    ),
+    Option(
         name="holders",
         flags=("--holders",),
         grammar="exit|step|none",

@@ -28,6 +28,7 @@ from msmemscope.options.settings import (
     MAX_STEPS,
     MAX_WATCH_NAME,
     NO_OUTPUT_ID,
+    OPERATORS,
     Watch,
 )
 
@@ -256,6 +257,12 @@ def parse_collect_mode(text: str, notes: list[str]) -> dict[str, object]:
     if text not in COLLECT_MODES:
         raise MalformedError(f"takes immediate or deferred; got {shown(text)}")
     return {"collect_mode": text}
+
+
+def parse_operators(text: str, notes: list[str]) -> dict[str, object]:
+    if text not in OPERATORS:
+        raise MalformedError(f"takes outer or inner; got {shown(text)}")
+    return {"operators": text}
 
 
 def parse_holders(text: str, notes: list[str]) -> dict[str, object]:

@@ -22,6 +22,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 COLLECT_MODES = ("immediate", "deferred")
 FORMATS = ("csv", "db")
 HOLDERS = ("exit", "step", "none")
+OPERATORS = ("outer", "inner")
 
 MAX_STEPS = 5
 MAX_STEP = 2**32 - 1  # a step is 32 bits wide in a record
@@ -73,6 +74,7 @@ class Config(Facts):
     ring_mib: int = 16
     ring_wait_ms: int = 20
     holders: str = "exit"
+    operators: str = "outer"
     effective: bool = False  # the once-only keys are fixed: the run has begun
 
     @property
@@ -116,7 +118,8 @@ class Config(Facts):
         collected = self.collect_events
         operators = "op" in self.level and "launch" in collected
         kernels = "kernel" in self.level and "launch" in collected
-        return 1 * operators + 2 * kernels + 4 * ("access" in collected)
+        inner = self.operators == "inner"
+        return 1 * operators + 2 * kernels + 4 * ("access" in collected) + 8 * inner
 
     @property
     def observes_operators(self) -> bool:
@@ -166,6 +169,7 @@ _WORDS = {
     "needed_events": EVENTS,
     "format": FORMATS,
     "holders": HOLDERS,
+    "operators": OPERATORS,
     "log_level": LOG_LEVELS,
     "collect_mode": COLLECT_MODES,
 }

@@ -29,7 +29,7 @@ struct Selection {
 extern Selection g_selection;
 
 // Sorts of events that can be switched off. Memory events are always wanted: everything else hangs on them.
-enum class Sort : u32 { OPERATORS = 1, KERNELS = 2, ACCESSES = 4 };
+enum class Sort : u32 { OPERATORS = 1, KERNELS = 2, ACCESSES = 4, INNER_OPERATORS = 8 };
 
 inline bool is_wanted(Sort sort) noexcept {
     return (g_settings.sorts.load(std::memory_order_relaxed) & static_cast<u32>(sort)) != 0;

@@ -17,7 +17,7 @@ namespace memscope {
     X(native_depth, 0, kMaxFrames) /* frames kept of a native stack */      \
     X(ring_mib, 16, 1024)          /* of a ring that is made from now on */ \
     X(ring_wait_ms, 20, 1000)      /* for room in a full ring; 0: never */  \
-    X(sorts, 1, 7)                 /* sums of Sort: selection.h */          \
+    X(sorts, 1, 15)                /* sums of Sort: selection.h */          \
     X(deferred, 0, 1)              /* nothing is recorded before start() */
 
 struct Settings {

@@ -41,10 +41,11 @@ std::vector<memscope_touched> touched_of(const std::vector<Told>& told) {
 }
 
 py::bytes operator_began(const std::string& name, short device_type, short device, bool is_backward,
-                         const std::vector<Told>& told) {
+                         const std::vector<Told>& told, bool is_enclosing) {
     memscope_running running;
     const std::vector<memscope_touched> given = touched_of(told);
-    const memscope_called called{name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward};
+    const memscope_called called{name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward,
+                                 is_enclosing};
     memscope_get_operator_sink()->begin(&running, &called, given.data(), static_cast<unsigned>(given.size()));
     return py::bytes(reinterpret_cast<const char*>(&running), sizeof running);
 }
@@ -57,6 +58,15 @@ void operator_ended(const std::string& running, const std::vector<Told>& told) {
     memscope_get_operator_sink()->end(&began, returned.data(), static_cast<unsigned>(returned.size()));
 }
 
+void operator_is_collective(const std::string& running, const std::string& group, unsigned long long sequence,
+                            unsigned ranks) {
+    if (running.size() != sizeof(memscope_running)) throw py::value_error("not what operator_began() returned");
+    memscope_running began;
+    memcpy(&began, running.data(), sizeof began);
+    const memscope_collective collective{group.data(), static_cast<unsigned>(group.size()), ranks, sequence};
+    memscope_get_operator_sink()->collective(&began, &collective);
+}
+
 }  // namespace
 
 void bind_operators(py::module_& module) {
@@ -65,11 +75,15 @@ void bind_operators(py::module_& module) {
         "Loads the observer of torch's operators; it observes while there is recording. ImportError: it cannot.");
     module.def(
         "wanted_of_operators", [] { return memscope_get_operator_sink()->wanted(); },
-        "What is recorded now: 0 or a sum of 1 operators, 4 accesses.");
-    module.def("operator_began", &operator_began, py::arg("name"), py::arg("device_type"), py::arg("device"),
-               py::arg("is_backward"), py::arg("given"),
-               "Tensors: (address, storage, bytes, storage bytes, sizes, dtype, dtype's number, how, "
-               "device type, device). What is returned goes to operator_ended().");
+        "What is recorded now: 0 or a sum of 1 operators, 4 accesses, 8 inner ones.");
+    module.def(
+        "operator_began", &operator_began, py::arg("name"), py::arg("device_type"), py::arg("device"),
+        py::arg("is_backward"), py::arg("given"), py::arg("is_enclosing") = false,
+        "Tensors: (address, storage, bytes, storage bytes, sizes, dtype, dtype's number, how, "
+        "device type, device). is_enclosing: what this thread runs until then is part of it. What is returned goes "
+        "to operator_ended().");
+    module.def("operator_is_collective", &operator_is_collective, py::arg("running"), py::arg("group"),
+               py::arg("sequence"), py::arg("ranks"));
     module.def("operator_ended", &operator_ended, py::arg("running"), py::arg("returned"));
 }
 

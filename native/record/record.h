@@ -51,7 +51,9 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(RANGE_START, 27, "name: as MARK; ptr: stream; attr: range id; aux: 1 when the range is a step")                  \
     X(RANGE_END, 28, "attr: range id; aux: as RANGE_START")                                                            \
     X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")          \
-    X(COLLECTIVE, 30, "name: op; ptr: process group; attr: sequence number")                                           \
+    X(COLLECTIVE, 30,                                                                                                  \
+      "a collective operation of torch has been started. name: operator; ptr: string, name of the process group; "     \
+      "attr: the backend's sequence number, the same on all ranks of the group, 0 unknown; aux: ranks in the group")   \
     X(LABEL_PUSH, 31, "name: label; aux: level")                                                                       \
     X(LABEL_POP, 32, "name: label; aux: level")                                                                        \
     X(LABEL_ADDR, 33, "name: label; aux: level; ptr: address inside the labelled block")                               \

@@ -3,7 +3,7 @@
 // Who sees them is not here: an observer that is compiled against the user's torch, or a dispatch mode in Python. Both
 // tell through the sink (torch_ext/operator_sink.h). An operator is OP_START, the ACCESS of each tensor that it is
 // given, whatever the operator itself makes (blocks, kernels), the ACCESS of each tensor that it returned, OP_END. All
-// of them carry the Python stack of the call, which is walked once.
+// of them carry the Python stack of the call, which is walked once; the clock is read once at either end.
 #include <cstdio>
 #include <cstring>
 
@@ -21,6 +21,7 @@ namespace {
 
 static_assert(MEMSCOPE_WANTS_OPERATORS == static_cast<unsigned>(Sort::OPERATORS));
 static_assert(MEMSCOPE_WANTS_ACCESSES == static_cast<unsigned>(Sort::ACCESSES));
+static_assert(MEMSCOPE_WANTS_INNER == static_cast<unsigned>(Sort::INNER_OPERATORS));
 
 constexpr u32 kAten = 0;           // aux of OP_START and OP_END
 constexpr u64 kFormSeed = 0xF022;  // of the keys under which texts of dtype and shape are found again
@@ -28,9 +29,18 @@ constexpr std::size_t kMostFormBytes = 512;
 
 std::atomic<memscope_switch_function> g_switch{nullptr};
 
-unsigned wanted() noexcept {
+__thread unsigned t_enclosing = 0;  // operators of this thread that everything in them is part of
+
+unsigned selected() noexcept {
     if (!is_recording()) return 0;
-    return g_settings.sorts.load(std::memory_order_relaxed) & (MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES);
+    const unsigned sorts = g_settings.sorts.load(std::memory_order_relaxed);
+    if ((sorts & (MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES)) == 0) return 0;
+    return sorts & (MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES | MEMSCOPE_WANTS_INNER);
+}
+
+unsigned wanted() noexcept {
+    const unsigned what = selected();
+    return t_enclosing == 0 || (what & MEMSCOPE_WANTS_INNER) != 0 ? what : 0;
 }
 
 Pool pool_of(DeviceType type) noexcept {
@@ -68,13 +78,15 @@ u64 form_of(const memscope_touched& tensor) noexcept {
     return intern_text_as(key, text, static_cast<std::size_t>(length));
 }
 
-void emit_accesses(const memscope_running& running, const memscope_touched* tensors, unsigned count) noexcept {
+// ts: of the record before them, 0: there is none. Returns that of the last.
+u64 emit_accesses(const memscope_running& running, u64 ts, const memscope_touched* tensors, unsigned count) noexcept {
     for (const memscope_touched* tensor = tensors; tensor != tensors + count; ++tensor) {
         const auto type = static_cast<DeviceType>(tensor->device_type);
         const i16 device = recorded_device(type, tensor->device);
         if (!is_selected(type, device)) continue;
         Event event(Kind::ACCESS);
         event.flags = running.flags;
+        event.record.ts = ts;
         event.record.ptr = tensor->address;
         event.record.size = tensor->bytes;
         event.record.used = static_cast<i64>(tensor->storage);
@@ -87,18 +99,22 @@ void emit_accesses(const memscope_running& running, const memscope_touched* tens
         event.record.device_type = static_cast<u8>(type);
         event.record.pool = static_cast<u8>(pool_of(type));
         emit(event);
+        ts = event.record.ts;
     }
+    return ts;
 }
 
-void emit_boundary(const memscope_running& running, Kind kind) noexcept {
+u64 emit_boundary(const memscope_running& running, Kind kind, u64 ts) noexcept {
     Event event(kind);
     event.flags = running.flags;
+    event.record.ts = ts;
     event.record.name = running.name;
     event.record.stack_py = running.stack;
     event.record.aux = kAten;
     event.record.device = running.device;
     event.record.device_type = running.device_type;
     emit(event);
+    return event.record.ts;
 }
 
 void begin(memscope_running* running, const memscope_called* called, const memscope_touched* given,
@@ -114,17 +130,36 @@ void begin(memscope_running* running, const memscope_called* called, const memsc
     running->name = intern_text(called->name, called->name_bytes);
     if (called->is_backward != 0) running->flags = static_cast<u8>(Flag::BACKWARD);
     running->stack = capture_python_stack(running->flags);
-    if (running->has_started != 0) emit_boundary(*running, Kind::OP_START);
-    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, given, count);
+    const u64 ts = running->has_started != 0 ? emit_boundary(*running, Kind::OP_START, 0) : 0;
+    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, ts, given, count);
+    running->is_enclosing = called->is_enclosing;
+    if (called->is_enclosing != 0) ++t_enclosing;
+}
+
+void collective(const memscope_running* running, const memscope_collective* started) noexcept {
+    if (running->has_started == 0) return;
+    const Guard guard;
+    if (!guard || wanted() == 0) return;
+    Event event(Kind::COLLECTIVE);
+    event.flags = running->flags;
+    event.record.name = running->name;
+    event.record.stack_py = running->stack;
+    event.record.ptr = intern_text(started->group, started->group_bytes);
+    event.record.attr = started->sequence;
+    event.record.aux = started->ranks;
+    event.record.device = running->device;
+    event.record.device_type = running->device_type;
+    emit(event);
 }
 
 void end(const memscope_running* running, const memscope_touched* returned, unsigned count) noexcept {
     if (running->name == 0) return;  // nothing of it was recorded
+    if (running->is_enclosing != 0) --t_enclosing;
     const Guard guard;
     const unsigned what = wanted();
     if (!guard || what == 0) return;
-    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, returned, count);
-    if (running->has_started != 0) emit_boundary(*running, Kind::OP_END);
+    const u64 ts = (what & MEMSCOPE_WANTS_ACCESSES) != 0 ? emit_accesses(*running, 0, returned, count) : 0;
+    if (running->has_started != 0) emit_boundary(*running, Kind::OP_END, ts);
 }
 
 void forward(unsigned long long thread, long long sequence, const memscope_running* running) noexcept {
@@ -140,12 +175,12 @@ unsigned long long node_begin(unsigned long long thread, long long sequence) noe
 void node_end(unsigned long long before) noexcept { node_ended(before); }
 
 constexpr memscope_operator_sink kSink = {
-    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, forward, node_begin, node_end};
+    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node_begin, node_end};
 
 }  // namespace
 
 void operators_switched() noexcept {
-    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(wanted());
+    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(selected());
 }
 
 }  // namespace memscope

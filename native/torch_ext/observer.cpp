@@ -4,7 +4,8 @@
 // Out: the operators that a user would name and what they touch, through the sink. Observed is the outermost call that
 // a kernel serves: what only calls others (linear, matmul, a dispatch mode, autocast, a tensor subclass) is passed
 // over, and its parts are observed instead, so that names and tensors are those that a TorchDispatchMode sees. Calls
-// that a kernel makes itself are part of it. FakeTensors and meta tensors have no memory: nobody hears of them.
+// that a kernel makes itself are part of it, unless inner operators are wanted too. FakeTensors and meta tensors have
+// no memory: nobody hears of them.
 //
 // Each call that makes a node of the autograd graph is told too, and so is the evaluation of each node: by the number
 // that torch gives it for that purpose.
@@ -20,6 +21,7 @@
 #include <cctype>
 #include <mutex>
 
+#include "collectives.h"
 #include "operator_sink.h"
 #include "plan.h"
 
@@ -34,6 +36,7 @@ namespace {
 enum : short { kNone = 0, kCpu = 1, kNpu = 2, kCuda = 3 };
 
 constexpr std::size_t kMostTensors = 2048;  // of one call; foreach operators of large models have some hundreds
+constexpr unsigned kMostOpen = 16;          // calls within each other
 
 const memscope_operator_sink* g_sink = nullptr;
 Plans g_plans;
@@ -130,15 +133,17 @@ struct Tensors {
     }
 };
 
-// The call of this thread that is observed now.
+// A call of this thread that is observed now.
 struct Open {
     const at::RecordFunction* call = nullptr;
     const Plan* plan = nullptr;
     memscope_running running;
     std::array<unsigned long long, 8> storages;  // that it was given: a return in one of them is no new memory
     std::size_t storage_count = 0;
+    c10::DeviceType device_type = c10::DeviceType::CPU;
 };
-thread_local Open t_open;
+thread_local Open t_open[kMostOpen];  // the innermost last
+thread_local unsigned t_open_count = 0;
 thread_local Tensors t_tensors;
 
 bool is_autocast(const Plan& plan) {
@@ -178,20 +183,31 @@ void begin(const at::RecordFunction& call, const Plan* plan) {
     if (tensors.has_unreal && !tensors.has_real) return;
     c10::Device device = tensors.device;
     if (!tensors.has_real && !device_of_options(given, device)) return;
-    Open& open = t_open;
+    Open& open = t_open[t_open_count];
     open.storage_count = 0;
     for (const memscope_touched& tensor : tensors.touched)
         if (open.storage_count < open.storages.size()) open.storages[open.storage_count++] = tensor.storage;
-    const memscope_called called{
-        plan->name.data(), static_cast<unsigned>(plan->name.size()), device_type_of(device.type()),
-        static_cast<short>(device.is_cpu() ? 0 : device.index()), torch::autograd::get_current_graph_task_id() != -1};
+    const memscope_called called{plan->name.data(),
+                                 static_cast<unsigned>(plan->name.size()),
+                                 device_type_of(device.type()),
+                                 static_cast<short>(device.is_cpu() ? 0 : device.index()),
+                                 torch::autograd::get_current_graph_task_id() != -1,
+                                 0};
     g_sink->begin(&open.running, &called, tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
     open.plan = plan;
     open.call = &call;
+    open.device_type = device.type();
+    ++t_open_count;
+    if (plan->group >= 0 && open.running.has_started != 0) begin_collective(*plan, given);
 }
 
-void end(const at::RecordFunction& call) {
-    Open& open = t_open;
+void end(const at::RecordFunction& call, Open& open) {
+    Collective collective;
+    if (open.plan->group >= 0 && end_collective(open.device_type, collective)) {
+        const memscope_collective told{collective.group.data(), static_cast<unsigned>(collective.group.size()),
+                                       collective.ranks, collective.sequence};
+        g_sink->collective(&open.running, &told);
+    }
     Tensors& tensors = t_tensors;
     tensors.clear();
     const auto& returned = call.outputs();
@@ -207,25 +223,29 @@ void end(const at::RecordFunction& call) {
 }
 
 std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
-    if (t_open.call != nullptr || g_sink->wanted() == 0) return nullptr;
+    const unsigned wanted = g_sink->wanted();
+    if (wanted == 0) return nullptr;
+    if (t_open_count != 0 && ((wanted & MEMSCOPE_WANTS_INNER) == 0 || t_open_count == kMostOpen)) return nullptr;
     try {
         const Plan* plan = g_plans.find(call);
         if (plan != nullptr && plan->is_passed_over) return nullptr;
         begin(call, plan);
-        if (call.seqNr() >= 0)
-            g_sink->forward(call.threadId(), call.seqNr(), t_open.call == &call ? &t_open.running : nullptr);
+        if (call.seqNr() >= 0) {
+            const Open* open = t_open_count != 0 ? &t_open[t_open_count - 1] : nullptr;
+            const bool is_open = open != nullptr && open->call == &call;
+            g_sink->forward(call.threadId(), call.seqNr(), is_open ? &open->running : nullptr);
+        }
     } catch (...) {  // then this call is not observed
     }
     return nullptr;
 }
 
 void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
-    if (t_open.call != &call) return;
+    if (t_open_count == 0 || t_open[t_open_count - 1].call != &call) return;
     try {
-        end(call);
+        end(call, t_open[--t_open_count]);
     } catch (...) {
     }
-    t_open.call = nullptr;
 }
 
 // What this thread evaluated before: nodes may evaluate graphs of their own.

@@ -2,7 +2,7 @@
 // is compiled on the user's machine against her torch, with a compiler and a libstdc++ that we do not know.
 //
 // In: an operator begins, with the tensors that it is given; it ends, with those that it returned; nodes of the
-// autograd graph are made and evaluated. Out: OP_START, ACCESS and OP_END in the ring of this process
+// autograd graph are made and evaluated. Out: OP_START, ACCESS, COLLECTIVE and OP_END in the ring of this process
 // (native/source/aten.cpp), and Python stacks for what nodes allocate (stack/forward_stacks.h). Both callers do the
 // same: the observer (observer.cpp) and, where it cannot be built, the dispatch mode in Python
 // (collect/rank/dispatch_mode.py).
@@ -12,11 +12,12 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 4u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 5u
 
 // What wanted() answers, as memscope::Sort has it.
 #define MEMSCOPE_WANTS_OPERATORS 1u
 #define MEMSCOPE_WANTS_ACCESSES 4u
+#define MEMSCOPE_WANTS_INNER 8u  // also operators that others call
 
 // One tensor and what the operator does to its memory. `how`: aux of an ACCESS (record.h): 0 unknown, 1 read, 2 write.
 // device_type: memscope::DeviceType. dtype: a literal, such as "torch.float32"; dtype_code tells dtypes apart.
@@ -35,13 +36,14 @@ struct memscope_touched {
 };
 
 // One call of an operator. name: torch._ops.aten.add.Tensor. The device is where it runs. is_backward: autograd runs it
-// (flag BACKWARD of record.h).
+// (flag BACKWARD of record.h). is_enclosing: what this thread runs until it ends is part of it, whoever sees it.
 struct memscope_called {
     const char* name;
     unsigned name_bytes;
     short device_type;
     short device;
     unsigned char is_backward;
+    unsigned char is_enclosing;
 };
 
 // What began and has not ended. Filled by begin(), given back to end() on the same thread.
@@ -51,7 +53,17 @@ struct memscope_running {
     unsigned char flags;
     unsigned char device_type;
     short device;
-    unsigned char has_started;  // an OP_START was written
+    unsigned char has_started;   // an OP_START was written
+    unsigned char is_enclosing;  // as it was called
+};
+
+// A collective operation of c10d that has been started. group: its name, the same on all ranks of the group. sequence:
+// the backend's count, 0 when it has none.
+struct memscope_collective {
+    const char* group;
+    unsigned group_bytes;
+    unsigned ranks;
+    unsigned long long sequence;
 };
 
 struct memscope_operator_sink {
@@ -61,6 +73,8 @@ struct memscope_operator_sink {
     void (*begin)(struct memscope_running* running, const struct memscope_called* called,
                   const struct memscope_touched* given, unsigned count);
     void (*end)(const struct memscope_running* running, const struct memscope_touched* returned, unsigned count);
+    // Between the two: what runs is this collective.
+    void (*collective)(const struct memscope_running* running, const struct memscope_collective* collective);
     // A node of this number is about to be made by this thread, which torch numbers `thread`. running: what began and
     // will make it; NULL: nobody was told of that.
     void (*forward)(unsigned long long thread, long long sequence, const struct memscope_running* running);

@@ -25,7 +25,8 @@ struct Plan {
     bool is_passed_over = false;                                    // it only calls others, which are observed instead
     bool casts_cpu = false, casts_cuda = false, casts_npu = false;  // autocast hands on to a second call of it
     std::vector<Access> arguments, returns;
-    int flag = -1;  // the argument that decides WRITE_IF_FLAG
+    int flag = -1;   // the argument that decides WRITE_IF_FLAG
+    int group = -1;  // the argument that says which group of processes runs this collective
 };
 
 struct Undeclared {
@@ -73,6 +74,14 @@ inline void apply_undeclared(const c10::FunctionSchema& schema, Plan& plan) {
     }
 }
 
+// Of a collective operation, c10d's own or a functional one. Sending and receiving are none.
+inline int position_of_group(const c10::FunctionSchema& schema) {
+    const std::string& name = schema.name();
+    if (name.compare(0, 18, "_c10d_functional::") == 0) return position_of(schema, "group_name");
+    if (name.compare(0, 6, "c10d::") != 0 || name == "c10d::send" || name.compare(0, 10, "c10d::recv") == 0) return -1;
+    return position_of(schema, "process_group");
+}
+
 inline bool is_marked(const c10::Argument& argument) { return argument.alias_info() != nullptr; }
 inline bool is_written(const c10::Argument& argument) {
     return is_marked(argument) && argument.alias_info()->isWrite();
@@ -118,6 +127,7 @@ inline Plan make_plan(const c10::FunctionSchema& schema) {
     if (schema.returns().empty() && !writes && schema.name().compare(0, 6, "aten::") != 0)
         for (Access& access : plan.arguments) access = Access::UNKNOWN;
     apply_undeclared(schema, plan);
+    plan.group = position_of_group(schema);
     return plan;
 }
 

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from operator_calls import EXPECTED, OF_THE_MODE, STEPS
-from running import LIMIT_S, environment
+from running import LIMIT_S, PROGRAMS, environment
 
 from msmemscope.collect import torch_ext
+from msmemscope.tables.run import Run
+from msmemscope.vocabulary import Kind
 
 CALLS = Path(__file__).resolve().parents[1] / "operator_calls.py"
 
@@ -28,6 +31,19 @@ import torch
 a = torch.ones(256)
 b = a.view(16, 16)[2:]
 b += 1
+"""
+
+COMPILED = """
+import torch
+
+@torch.compile
+def region(x, w, count):
+    count += 1
+    return torch.relu(x @ w) + 1
+
+x, w, count = torch.ones(3, 7), torch.ones(7, 5, requires_grad=True), torch.zeros(11)
+for _ in range(2):
+    region(x, w, count).sum().backward()
 """
 
 STEPPING = """
@@ -157,6 +173,86 @@ def test_by_default_nothing_is_built_and_no_operator_recorded(tmp_path: Path) ->
     assert "operator" not in said
     assert not (cache_directory / "msmemscope" / "torch_ext").exists()
     assert {row["Event"] for row in rows(output)} == {"MALLOC", "FREE"}
+
+
+def collectives(output: Path) -> list[list[tuple[str, int, int, str]]]:
+    """Of each rank: group, sequence number, ranks, operator."""
+    (path,) = output.glob("run_*")
+    run = Run(path)
+    run.load_definitions()
+    found = []
+    for rank in run.ranks:
+        events = (row for batch in run.events(rank=rank, kinds=[Kind.COLLECTIVE]) for row in batch.to_pylist())
+        found.append([(run.string(e["ptr"]), e["attr"], e["aux"], run.string(e["name"])) for e in events])
+    return found
+
+
+@pytest.mark.parametrize("way", ["observer", "fallback"])
+def test_a_collective_has_the_same_number_on_all_ranks(
+    way: str, tmp_path: Path, compiler: Callable[[str], dict[str, str]]
+) -> None:
+    """Also where one of them began recording later."""
+    variables = {}
+    if way == "observer":
+        observer()
+    else:
+        variables = compiler('echo "error: none"; exit 1')
+        run_quietly([sys.executable, "-m", "msmemscope", "build-torch-ext"], os.environ | variables)
+    program = PROGRAMS / "collectives.py"
+    _, output = watched(tmp_path, program.read_text(), "cpu", options=("--events=launch",), **variables)
+
+    first, second = collectives(output)
+
+    assert first[1:] == second
+    assert [name.removeprefix("torch._ops.") for *_, name in first] == [
+        "c10d.allreduce_.default", "c10d.broadcast_.default", "c10d.allreduce_.default",
+        "c10d._allgather_base_.default", "_c10d_functional.all_reduce.default", "c10d.allreduce_.default",
+        "c10d.barrier.default",
+    ]  # fmt: skip
+    assert {ranks for _, _, ranks, _ in first} == {2}
+    world, other = first[0][0], first[2][0]
+    assert [group for group, *_ in first] == [world, world, other, world, other, world, world]
+    assert world != other
+    numbers = {group: [number for name, number, *_ in first if name == group] for group in (world, other)}
+    assert numbers == {world: [1, 2, 3, 5, 6], other: [1, 2]}  # gloo counts what is sent and received, too
+
+
+def test_what_was_compiled_is_one_operator_with_its_tensors(tmp_path: Path) -> None:
+    observer()
+    options = ("--events=launch,access", "--operators=outer")
+    _, output = watched(tmp_path, COMPILED, options=options, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    outer = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"]]
+    options = ("--events=launch,access", "--operators=inner")
+    _, output = watched(tmp_path, COMPILED, options=options, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    inner = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"]]
+
+    whole = within(outer, "torch.compile.graph_0.forward")
+    assert [(row["Event Type"], row["Attr"].partition(",shape:")[2]) for row in whole] == [
+        ("WRITE", "torch.Size([11])}"), ("READ", "torch.Size([3, 7])}"), ("READ", "torch.Size([7, 5])}"),
+        ("WRITE", "torch.Size([3, 5])}"), ("WRITE", "torch.Size([3, 5])}"),  # and what its backward wants to know
+    ]  # fmt: skip
+    assert {row["Event"] for row in within(outer, "torch.compile.graph_0.backward")} == {"ACCESS"}
+    assert "torch._ops.aten.mm.out" in {row["Name"] for row in within(inner, "torch.compile.graph_0.forward")}
+
+
+def within(found: list[dict[str, str]], operator: str) -> list[dict[str, str]]:
+    """The rows between the last beginning of an operator and its end."""
+    at = [i for i, row in enumerate(found) if row["Name"] == operator and row["Event Type"] == "ATEN_START"][-1]
+    names = [(row["Name"], row["Event Type"]) for row in found]
+    return found[at + 1 : names.index((operator, "ATEN_END"), at)]
+
+
+def test_a_block_knows_the_operator_that_allocated_it(tmp_path: Path) -> None:
+    observer()
+    _, output = watched(tmp_path, "import torch\nkept = torch.ones(300) * 2\n", options=("--events=launch",))
+    (path,) = output.glob("run_*")
+    run = Run(path)
+    run.load_definitions()
+    found = pq.read_table(path / "blocks", columns=["size", "op"]).to_pylist()
+
+    assert {run.string(row["op"]) for row in found if 1200 <= row["size"] < 1300} == {
+        "torch._ops.aten.ones.default", "torch._ops.aten.mul.Tensor"
+    }  # fmt: skip
 
 
 def test_an_observer_that_is_built_meanwhile_is_used_from_then_on(

@@ -19,13 +19,15 @@ NONE, WRITE_IF_FLAG = 3, 4
 
 
 class Rules:
-    """Of one operator. `arguments` are (name, access), `flag` is the argument that decides WRITE_IF_FLAG."""
+    """Of one operator. `arguments` are (name, access), `flag` is the argument that decides WRITE_IF_FLAG, `group` the
+    one that says which group of processes runs this collective; either may be empty."""
 
     def __init__(self, name: str, arguments: list[tuple[str, int]], returns: list[int]) -> None:
         self.name = name
         self.arguments = arguments
         self.returns = returns
         self.flag = ""
+        self.group = ""
 
 
 def rules_of(operator: Any, is_view_in_place: bool) -> Rules:
@@ -43,7 +45,15 @@ def rules_of(operator: Any, is_view_in_place: bool) -> Rules:
     space, _, base = schema.name.partition("::")
     rules = Rules(f"torch._ops.{space}.{base}.{schema.overload_name or 'default'}", arguments, returns)
     _apply_undeclared(schema.name, rules)
+    rules.group = _group_argument(schema.name)
     return rules
+
+
+def _group_argument(name: str) -> str:
+    space, _, base = name.partition("::")
+    if space == "_c10d_functional":
+        return "group_name"
+    return "process_group" if space == "c10d" and base != "send" and not base.startswith("recv") else ""
 
 
 def _apply_undeclared(name: str, rules: Rules) -> None:

@@ -75,9 +75,10 @@ class _AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in FRAMEWORKS:
+        if name not in FRAMEWORKS and name not in _awaited:
             return own_imports.find(name)
-        _expect()
+        if name in FRAMEWORKS:
+            _expect()
         for finder in sys.meta_path:
             if finder is self:
                 continue
@@ -107,7 +108,7 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _see_to(module.__name__)
+        _see_to(module)
 
 
 def install() -> None:
@@ -115,7 +116,16 @@ def install() -> None:
     sys.meta_path.insert(0, _AfterImport())
     for name in FRAMEWORKS:
         if name in sys.modules:
-            _see_to(name)
+            _see_to(sys.modules[name])
+
+
+def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Calls `action` with the module of this name once it has been imported, or now; what it raises is said."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        _safely(lambda: action(module))
+    else:
+        _awaited[name] = action
 
 
 def _expect() -> None:
@@ -128,12 +138,15 @@ def _expect() -> None:
             return  # then they are ready a moment later
 
 
-def _see_to(framework: str) -> None:
-    """The framework has just been imported, and has not allocated yet. Not earlier: while torch_npu is imported it
-    looks into LD_PRELOAD too, and would change how it finds CANN's functions, and say so."""
-    if framework in WITH_MSTX_POOLS:
+def _see_to(module: ModuleType) -> None:
+    """A module that is waited for has just been imported. A framework has not allocated yet. Not earlier: while
+    torch_npu is imported it looks into LD_PRELOAD too, and would change how it finds CANN's functions, and say so."""
+    if action := _awaited.pop(module.__name__, None):
+        _safely(lambda: action(module))
+    if module.__name__ in WITH_MSTX_POOLS:
         _safely(announce)
-    _safely(arm)
+    if module.__name__ in FRAMEWORKS:
+        _safely(arm)
 
 
 def announce() -> None:
@@ -229,6 +242,7 @@ def _say(text: str) -> None:
 
 
 _said: set[str] = set()
+_awaited: dict[str, Callable[[ModuleType], None]] = {}
 own_imports = OwnImports()
 
 install()

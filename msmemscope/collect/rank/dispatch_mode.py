@@ -83,6 +83,8 @@ def make_mode(torch: Any) -> Any:
             try:
                 result = operator(*args, **kwargs)
                 returned = call.returned(result)
+                if group := call.group():
+                    _native.operator_is_collective(running, *group)
             finally:
                 _native.operator_ended(running, returned)
             return result
@@ -99,12 +101,15 @@ class _Call:
         self._storages: set[int] = set()
         self.touched: list[Touched] = []
         self.device_type, self.device = int(DeviceType.CPU), -1
+        self._group: Any = None
         has_real = has_unreal = False
         values = {name: value for (name, _), value in zip(plan.arguments, args, strict=False)} | kwargs
+        if plan.group:
+            self._group = values.get(plan.group)
         for name, rule in plan.arguments:
             access = (WRITE if values.get(plan.flag) is True else READ) if rule == WRITE_IF_FLAG else rule
-            for tensor in _tensors(torch, values.get(name)):
-                one = _touched(tensor, access)
+            for tensor in tensors_of(torch, values.get(name)):
+                one = touched_by(tensor, access)
                 if one is None:
                     has_unreal = True
                     continue
@@ -116,14 +121,36 @@ class _Call:
                     self._storages.add(one[1])
         self.is_real = has_real or (not has_unreal and self._has_options_device(values))
 
+    def group(self) -> tuple[str, int, int] | None:
+        """Of a collective that has been started: name, the backend's sequence number (0: it has none), ranks."""
+        if self._group is None:
+            return None
+        distributed = self._torch.distributed
+        try:
+            if isinstance(self._group, self._torch.ScriptObject):
+                group = distributed.ProcessGroup.unbox(self._group)
+            elif isinstance(self._group, str):
+                group = distributed.distributed_c10d._resolve_process_group(self._group)
+            else:
+                group = self._group
+            name, ranks = str(group.group_name), int(group.size())
+            kind = next(kind for kind, number in _DEVICE_TYPES.items() if number == self.device_type)
+            try:
+                sequence = int(group._get_backend(self._torch.device(kind))._get_sequence_number_for_group())
+            except RuntimeError:
+                sequence = 0
+        except (AttributeError, RuntimeError, TypeError):  # another torch's: the operator is recorded all the same
+            return None
+        return name, sequence, ranks
+
     def returned(self, result: Any) -> list[Touched]:
         several = isinstance(result, (tuple, list)) and len(self._plan.returns) > 1
         touched = []
         for value, access in zip(result if several else (result,), self._plan.returns, strict=False):
             if access == NONE:
                 continue
-            for tensor in _tensors(self._torch, value):
-                one = _touched(tensor, access)
+            for tensor in tensors_of(self._torch, value):
+                one = touched_by(tensor, access)
                 if one is not None and one[2] and one[1] not in self._storages:
                     touched.append(one)
         return touched
@@ -147,16 +174,18 @@ class _Call:
         return int(current()) if kind != "cpu" and current is not None else 0
 
 
-def _tensors(torch: Any, value: Any) -> Iterator[Any]:
+def tensors_of(torch: Any, value: Any) -> Iterator[Any]:
+    """Those of an argument or a result."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _tensors(torch, one)
+            yield from tensors_of(torch, one)
 
 
-def _touched(tensor: Any, access: int) -> Touched | None:
-    """None: it has no memory though it has elements, or none that can be told (fake, meta, sparse)."""
+def touched_by(tensor: Any, access: int) -> Touched | None:
+    """As operator_began() takes it. None: it has no memory though it has elements, or none that can be told (fake,
+    meta, sparse)."""
     kind = _DEVICE_TYPES.get(tensor.device.type)
     if kind is None:
         return None

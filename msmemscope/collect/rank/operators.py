@@ -11,6 +11,8 @@ import time
 
 from msmemscope import _native
 from msmemscope.collect import torch_ext
+from msmemscope.collect.rank import compiled_regions
+from msmemscope.collect.rank.bootstrap import after_import
 from msmemscope.collect.session import start_service
 from msmemscope.telling import tell
 
@@ -34,6 +36,8 @@ def watch_operators(session_directory: str) -> None:
         return
     assert module is not None
     _decided = True
+    for name in compiled_regions.MODULES:
+        after_import(name, compiled_regions.watch)
     try:
         torch = torch_ext.torch_of(module)
         if library := torch_ext.built(torch):
