@@ -35,6 +35,7 @@ b += 1
 
 COMPILED = """
 import torch
+from msmemscope import _native
 
 @torch.compile
 def region(x, w, count):
@@ -42,8 +43,9 @@ def region(x, w, count):
     return torch.relu(x @ w) + 1
 
 x, w, count = torch.ones(3, 7), torch.ones(7, 5, requires_grad=True), torch.zeros(11)
-for _ in range(2):
-    region(x, w, count).sum().backward()
+region(x, w, count).sum().backward()
+_native.configure("sorts=13")  # as --operators inner
+region(x, w, count).sum().backward()
 """
 
 STEPPING = """
@@ -219,26 +221,25 @@ def test_a_collective_has_the_same_number_on_all_ranks(
 
 def test_what_was_compiled_is_one_operator_with_its_tensors(tmp_path: Path) -> None:
     observer()
-    options = ("--events=launch,access", "--operators=outer")
-    _, output = watched(tmp_path, COMPILED, options=options, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
-    outer = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"]]
-    options = ("--events=launch,access", "--operators=inner")
-    _, output = watched(tmp_path, COMPILED, options=options, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
-    inner = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"]]
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    _, output = watched(tmp_path, COMPILED, options=("--events=launch,access",), **variables)
+    found = [row for row in rows(output) if "program.py" in row["Call Stack(Python)"]]
 
-    whole = within(outer, "torch.compile.graph_0.forward")
+    whole = within(found, "torch.compile.graph_0.forward")
     assert [(row["Event Type"], row["Attr"].partition(",shape:")[2]) for row in whole] == [
         ("WRITE", "torch.Size([11])}"), ("READ", "torch.Size([3, 7])}"), ("READ", "torch.Size([7, 5])}"),
         ("WRITE", "torch.Size([3, 5])}"), ("WRITE", "torch.Size([3, 5])}"),  # and what its backward wants to know
     ]  # fmt: skip
-    assert {row["Event"] for row in within(outer, "torch.compile.graph_0.backward")} == {"ACCESS"}
-    assert "torch._ops.aten.mm.out" in {row["Name"] for row in within(inner, "torch.compile.graph_0.forward")}
+    assert {row["Event"] for row in within(found, "torch.compile.graph_0.backward")} == {"ACCESS"}
+    assert "torch._ops.aten.mm.out" in {
+        row["Name"] for row in within(found[found.index(whole[-1]) + 1 :], "torch.compile.graph_0.forward")
+    }
 
 
 def within(found: list[dict[str, str]], operator: str) -> list[dict[str, str]]:
-    """The rows between the last beginning of an operator and its end."""
-    at = [i for i, row in enumerate(found) if row["Name"] == operator and row["Event Type"] == "ATEN_START"][-1]
+    """The rows between the first beginning of an operator and its end."""
     names = [(row["Name"], row["Event Type"]) for row in found]
+    at = names.index((operator, "ATEN_START"))
     return found[at + 1 : names.index((operator, "ATEN_END"), at)]
 
 

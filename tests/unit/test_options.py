@@ -80,6 +80,7 @@ def value(name: str, text: str) -> object:
         ("ring_wait", "0", 0),
         ("ring_wait", "1000", 1000),
         ("holders", "none", "none"),
+        ("operators", "inner", "inner"),
     ],
 )
 def test_a_value_within_its_range_is_taken(name: str, text: str, expected: object) -> None:
@@ -154,6 +155,7 @@ def test_a_value_within_its_range_is_taken(name: str, text: str, expected: objec
         ("ring_size", "2048"),
         ("ring_wait", "1001"),
         ("holders", "always"),
+        ("operators", "all"),
     ],
 )
 def test_any_other_value_is_one_line_that_names_the_option_and_what_it_takes(name: str, text: str) -> None:
@@ -420,7 +422,7 @@ def test_options_reach_the_native_side_with_their_values() -> None:
         _native.configure(settings_text(parse_command_line(EVERYTHING).config))
         assert _native.settings() == {
             "devices": "npu:3,cuda:1,cpu",
-            "sorts": "4",  # accesses; of launches --events has none
+            "sorts": "12",  # accesses and inner operators; of launches --events has none
             "python_depth": "7",
             "native_depth": "3",
             "deferred": "1",
@@ -457,6 +459,7 @@ EVERYTHING = {
     "ring_size": "32",
     "ring_wait": "0",
     "holders": "step",
+    "operators": "inner",
 }
 
 
