@@ -11,6 +11,7 @@ Graphs that a backend without code of its own runs (eager, aot_eager) are seen a
 from __future__ import annotations
 
 import functools
+import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.access_rules import READ, WRITE
@@ -64,8 +65,7 @@ def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
     if _failed:
         return None
     try:
-        import torch
-
+        torch: Any = sys.modules["torch"]
         written = getattr(graph, "mutated_input_idxs", ())
         given: list[Touched] = []
         device_type, device = int(DeviceType.CPU), -1
@@ -91,9 +91,7 @@ def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
 
 
 def _returned(result: Any, storages: set[int]) -> list[Touched]:
-    import torch
-
-    found = [touched_by(tensor, WRITE) for tensor in tensors_of(torch, result)]
+    found = [touched_by(tensor, WRITE) for tensor in tensors_of(sys.modules["torch"], result)]
     return [one for one in found if one is not None and one[2] and one[1] not in storages]
 
 
