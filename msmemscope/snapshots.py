@@ -203,6 +203,8 @@ def watch_for_oom() -> None:
         _watched.add(kind)
 
         def begin(attach: Any = attach, kind: str = kind, module: Any = module) -> None:
+            import msmemscope.collect.rank.pool_pieces  # noqa: F401 - now: no file is read when memory has run out
+
             attach(lambda device, *_: _after_failure(kind, module, device))
 
         try:

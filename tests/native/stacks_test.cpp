@@ -1,4 +1,5 @@
-// A program with any number of different call stacks costs a bounded number of definitions, and says so.
+// A program with any number of different call stacks costs a bounded number of definitions, and says so. Nodes of
+// torch's autograd graph have the stack of the forward pass, as long as they are among the newest.
 #include <unistd.h>
 #include <cstdlib>
 #include <string>
@@ -8,7 +9,9 @@
 #include "hook/recorder.h"
 #include "hook/settings.h"
 #include "own_ring.h"
+#include "stack/forward_stacks.h"
 #include "stack/stacks.h"
+#include "torch_ext/operator_sink.h"
 
 using namespace memscope;
 using namespace own;
@@ -16,6 +19,7 @@ using namespace own;
 extern "C" {
 unsigned memscope_install_hooks();
 void early_allocate(void* ptr, std::size_t bytes);
+const memscope_operator_sink* memscope_get_operator_sink();
 }
 
 namespace {
@@ -24,7 +28,10 @@ constexpr u32 kFrames = 6;
 constexpr u32 kPlaces = 10;  // where a function may be called from
 u64 g_number = 0;            // its decimal digits are the places of the stack's frames, the innermost first
 
+bool g_has_frames = true;  // else the thread runs no Python
+
 unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
+    if (!g_has_frames) return 0;
     u64 rest = g_number;
     for (unsigned i = 0; i < kFrames && i < max; ++i, rest /= kPlaces) {
         keys[i] = 1000 * (i + 1) + rest % kPlaces + 1;
@@ -65,16 +72,82 @@ Stack capture(u64 number) {
     return {event.stack_py, event.header.flags};
 }
 
-}  // namespace
-
-CASE(the_stacks_beyond_a_limit_are_shortened_to_the_frames_that_allocated) {
+void begin_recording() {
     static const memscope_python_frames frames = {walk, describe};
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
-    memscope_configure("ring_mib=64");
+    memscope_configure("ring_mib=64;python_depth=32;native_depth=0");
     memscope_install_hooks();
     memscope_set_python_frames(&frames);
-    memscope_configure("python_depth=32;native_depth=0");
     memscope_start();
+}
+
+// What a thread without Python frames allocates while it evaluates the node.
+Stack capture_in_node(u64 thread, i64 sequence) {
+    const memscope_operator_sink& sink = *memscope_get_operator_sink();
+    g_has_frames = false;
+    const u64 before = sink.node_begin(thread, sequence);
+    const Stack stack = capture(0);
+    sink.node_end(before);
+    g_has_frames = true;
+    return stack;
+}
+
+}  // namespace
+
+CASE(what_a_node_allocates_has_the_stack_of_the_forward_pass) {
+    begin_recording();
+    const memscope_operator_sink& sink = *memscope_get_operator_sink();
+    const u64 forward = capture(123456).id;
+    sink.forward(1, 7, nullptr);
+    g_number = 654321;
+    sink.forward(2, 7, nullptr);
+
+    const Stack one = capture_in_node(1, 7), other = capture_in_node(2, 7);
+    CHECK_EQUAL(static_cast<int>(one.flags), static_cast<int>(Flag::FORWARD_STACK));
+    CHECK(one.id != 0 && one.id != forward && other.id != 0 && other.id != one.id);
+    CHECK_EQUAL(capture_in_node(1, 8).id, 0u);  // never made, or nobody looked
+    CHECK_EQUAL(capture_in_node(3, 7).id, 0u);
+
+    // The operator's own stack is known: the same frames.
+    g_number = 123456;
+    memscope_running running = {};
+    running.stack = forward;
+    sink.forward(1, 9, &running);
+    CHECK_EQUAL(capture_in_node(1, 9).id, one.id);
+
+    // Frames of the thread's own come first, and outside of nodes there is nothing.
+    const u64 before = sink.node_begin(1, 7);
+    CHECK_EQUAL(capture(123456).id, forward);
+    const u64 inner = sink.node_begin(2, 7);  // a node that evaluates a graph of its own
+    g_has_frames = false;
+    CHECK_EQUAL(capture(0).id, other.id);
+    sink.node_end(inner);
+    CHECK_EQUAL(capture(0).id, one.id);
+    // A node that the backward pass makes is of the same line.
+    sink.forward(4, 1, nullptr);
+    sink.node_end(before);
+    CHECK_EQUAL(capture(0).id, 0u);
+    g_has_frames = true;
+    CHECK_EQUAL(capture_in_node(4, 1).id, one.id);
+}
+
+CASE(of_nodes_without_end_the_newest_are_known) {
+    begin_recording();
+    const memscope_operator_sink& sink = *memscope_get_operator_sink();
+    constexpr i64 kNodes = 200'000;
+    for (i64 sequence = 0; sequence < kNodes; ++sequence) {
+        g_number = static_cast<u64>(sequence % 10);
+        sink.forward(11, sequence, nullptr);
+    }
+    const u64 latest = head();
+    for (const i64 sequence : {kNodes - 1, kNodes - 65'536}) CHECK(capture_in_node(11, sequence).id != 0);
+    CHECK_EQUAL(capture_in_node(11, kNodes - 65'537).id, 0u);
+    CHECK_EQUAL(capture_in_node(11, 0).id, 0u);
+    CHECK_EQUAL(head() - latest, 4 * sizeof(EventRecord));  // nothing else is written, however many nodes
+}
+
+CASE(the_stacks_beyond_a_limit_are_shortened_to_the_frames_that_allocated) {
+    begin_recording();
     u64 number = 0, whole = 0;
     for (Stack stack = capture(number); (stack.flags & static_cast<u8>(Flag::STACK_LOST)) == 0;
          stack = capture(++number)) {
