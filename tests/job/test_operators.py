@@ -48,6 +48,18 @@ _native.configure("sorts=13")  # as --operators inner
 region(x, w, count).sum().backward()
 """
 
+FORKING = """
+import importlib, os
+import torch, msmemscope
+a = torch.ones(3) + 1
+importlib.reload(msmemscope)
+if (child := os.fork()) == 0:
+    a * 2
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+a - 1
+"""
+
 STEPPING = """
 import sys, time, pathlib
 import torch, msmemscope
@@ -241,6 +253,18 @@ def within(found: list[dict[str, str]], operator: str) -> list[dict[str, str]]:
     names = [(row["Name"], row["Event Type"]) for row in found]
     at = names.index((operator, "ATEN_START"))
     return found[at + 1 : names.index((operator, "ATEN_END"), at)]
+
+
+def test_a_forked_child_and_a_reloaded_module_go_on_recording(tmp_path: Path) -> None:
+    observer()
+    _, output = watched(tmp_path, FORKING, options=("--events=launch",))
+
+    files = [file.read_text() for file in output.glob("msmemscope_*/device_cpu/dump/*.csv")]
+    (parent,) = (text for text in files if "aten.sub.Tensor" in text)
+    (child,) = (text for text in files if "aten.mul.Tensor" in text)
+    assert "aten.add.Tensor" in parent
+    assert "aten.add.Tensor" not in child
+    assert "aten.sub.Tensor" not in child
 
 
 def test_a_block_knows_the_operator_that_allocated_it(tmp_path: Path) -> None:

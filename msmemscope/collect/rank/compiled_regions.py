@@ -61,7 +61,6 @@ def _observed(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
     """What operator_ended() takes, and the storages that the graph was given. None: it cannot be told."""
-    global _failed
     if _failed:
         return None
     try:
@@ -85,13 +84,22 @@ def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
         began = _native.operator_began(_name_of(graph), device_type, device, is_backward, given, is_enclosing=True)
         return began, storages
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's graph is run
-        _failed = True
-        tell(f"Warning: what torch.compile has made is not recorded: {error}")
+        _give_up(error)
         return None
 
 
+def _give_up(error: Exception) -> None:
+    global _failed
+    _failed = True
+    tell(f"Warning: what torch.compile has made is not recorded: {error}")
+
+
 def _returned(result: Any, storages: set[int]) -> list[Touched]:
-    found = [touched_by(tensor, WRITE) for tensor in tensors_of(sys.modules["torch"], result)]
+    try:
+        found = [touched_by(tensor, WRITE) for tensor in tensors_of(sys.modules["torch"], result)]
+    except Exception as error:  # noqa: BLE001 - the graph has run, and what it is part of goes on
+        _give_up(error)
+        return []
     return [one for one in found if one is not None and one[2] and one[1] not in storages]
 
 
