@@ -24,7 +24,7 @@ import numpy.typing as npt
 from msmemscope.analysis.findings import fold_ranks
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.alignment import aligned
-from msmemscope.imports.imported import Imported, joined, rows, taken
+from msmemscope.imports.imported import Imported, rows
 from msmemscope.imports.rhythm import Rhythm, find_rhythms
 from msmemscope.imports.upstream_events import STEP_CALL, STEP_RANGE
 from msmemscope.vocabulary import Kind, StepSource
@@ -93,7 +93,8 @@ def with_steps(process: Imported, starts: Ints, first: int, source: StepSource) 
     told = {"ts": columns["ts"][at], "tid": columns["tid"][at], "step": numbers, "attr": numbers}
     marks = rows(len(starts), kind=Kind.STEP, aux=source, **told)
     order = np.lexsort((np.concatenate([np.ones(n), np.zeros(len(starts))]), np.concatenate([np.arange(n), starts])))
-    process.columns = taken(joined([columns, marks]), order)
+    for name, column in columns.items():  # one at a time: all of them twice would be most of the memory that is needed
+        columns[name] = np.concatenate([column, marks[name]])[order]
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

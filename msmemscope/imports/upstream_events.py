@@ -25,8 +25,8 @@ import numpy.typing as npt
 from msmemscope.analysis.owners import MODULES
 from msmemscope.errors import InputError, UsageError
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
-from msmemscope.imports.imported import Columns, Imported, Named, Texts, rows
-from msmemscope.imports.upstream_files import Rows, joined_columns, joined_definitions
+from msmemscope.imports.imported import Columns, Imported, Named, Texts
+from msmemscope.imports.upstream_files import Rows, joined_definitions
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 STEP_CALL = "msmemscope.step()"
@@ -75,17 +75,23 @@ def _home(path: Path) -> Path:
 
 
 def _process(files: list[Rows], pid: int) -> Imported:
-    mine = [_only(one, pid) for one in files]
+    mine = [one.columns["pid"] == pid for one in files]
     _check_twice(files, mine)
-    columns = joined_columns(mine)
-    order = np.lexsort((columns["id"], columns["ts"]))
-    columns = {name: column[order] for name, column in columns.items()}
-    without = columns["device_type"] == DeviceType.NONE
-    _, first = np.unique(np.where(without, columns["id"], -1 - np.arange(len(order))), return_index=True)
-    columns = {name: column[np.sort(first)] for name, column in columns.items()}
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([one.columns[name][chosen] for one, chosen in zip(files, mine, strict=True)])
+
+    ids, device_type = column("id"), column("device_type")
+    order = np.lexsort((ids, column("ts")))
+    without = device_type[order] == DeviceType.NONE
+    _, first = np.unique(np.where(without, ids[order], -1 - np.arange(len(order))), return_index=True)
+    order = order[np.sort(first)]
+    # One column at a time: all of them twice would be most of the memory that is needed.
+    events = {name: column(name)[order] for name in EVENT_COLUMNS if name != "step"}
+    events["step"] = np.zeros(len(order), EVENT_COLUMNS["step"])
+    owners = {name: column(name)[order] for name in ("owner", "module")}
     definitions, texts = joined_definitions(files), Texts()
-    events = rows(len(columns["kind"]), **{name: columns[name] for name in EVENT_COLUMNS if name in columns})
-    _add_flag_words(events, columns, definitions)
+    _add_flag_words(events, owners, definitions)
     _number_ranges(events, texts)
     steps = events["kind"] == Kind.STEP
     events["kind"][steps] = Kind.MARK
@@ -102,22 +108,17 @@ def _process(files: list[Rows], pid: int) -> Imported:
     return Imported(files[0].path, events, definitions, pid=pid, left_out=left_out, doubts=doubts)
 
 
-def _only(one: Rows, pid: int) -> Rows:
-    keep = one.columns["pid"] == pid
-    return Rows(one.path, {name: column[keep] for name, column in one.columns.items()}, one.definitions, 0, "", 0)
-
-
-def _check_twice(files: list[Rows], mine: list[Rows]) -> None:
+def _check_twice(files: list[Rows], mine: list[npt.NDArray[np.bool_]]) -> None:
     """InputError when two files have rows of one ID, other than those of no device."""
-    for at, one in enumerate(mine):
-        ids = one.columns["id"][one.columns["device_type"] != DeviceType.NONE]
-        for other in range(at):
-            others = mine[other].columns["id"][mine[other].columns["device_type"] != DeviceType.NONE]
-            both = np.intersect1d(ids, others)
+    ids = []
+    for one, chosen in zip(files, mine, strict=True):
+        ids.append(one.columns["id"][chosen & (one.columns["device_type"] != DeviceType.NONE)])
+        for other in range(len(ids) - 1):
+            both = np.intersect1d(ids[-1], ids[other])
             if len(both):
                 raise InputError(
-                    f"{files[other].path} and {files[at].path} both have the row with ID {both[0]} of process "
-                    f"{int(one.columns['pid'][0])}: give one of them"
+                    f"{files[other].path} and {one.path} both have the row with ID {both[0]} of process "
+                    f"{int(one.columns['pid'][chosen][0])}: give one of them"
                 )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import numpy.typing as npt
 
 from msmemscope._kernel import UpstreamReader
@@ -91,10 +90,6 @@ def _read_db(path: Path, reader: UpstreamReader) -> bool:
         while found := rows.fetchmany(_ROWS):
             reader.add_rows(found)
     return True
-
-
-def joined_columns(several: list[Rows]) -> dict[str, npt.NDArray[Any]]:
-    return {name: np.concatenate([one.columns[name] for one in several]) for name in several[0].columns}
 
 
 def joined_definitions(several: list[Rows]) -> dict[str, dict[str, bytes]]:
