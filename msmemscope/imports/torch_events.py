@@ -29,7 +29,7 @@ from msmemscope.errors import InputError
 from msmemscope.imports.imported import Columns, Imported, Texts, joined, rows, taken
 from msmemscope.imports.mapped_ranges import Ranges, as_blocks
 from msmemscope.imports.torch_snapshot import Snapshot
-from msmemscope.vocabulary import BlockState, DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import UNKNOWN, BlockState, DeviceType, Flag, Kind, Pool
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -252,7 +252,7 @@ class _Device:
         oom, snapshot = action == TRACE_ACTIONS["oom"], action == TRACE_ACTIONS["snapshot"]
         events["kind"] = np.select([oom, snapshot], [Kind.OOM, Kind.SNAPSHOT], Kind.MARK)
         events["size"][~oom] = 0
-        events["pool"][~oom] = Pool.NONE
+        events["pool"][events["kind"] == Kind.MARK] = Pool.NONE
         # The name of a mark is what the program noted.
         for chosen, name in ((oom, "CachingAllocator"), (snapshot, "snapshot")):
             if chosen.any():
@@ -267,8 +267,9 @@ class _Device:
         used = _levels(events, self._platform.pool)
         reserved = _levels(events, self._platform.driver)
         ours = events["pool"] == self._platform.pool
-        events["used"] = np.where(ours, used, reserved)
-        events["total"] = np.where(ours, reserved, -1)
+        drivers = events["pool"] == self._platform.driver
+        events["used"] = np.select([ours, drivers], [used, reserved], UNKNOWN)
+        events["total"] = np.where(ours, reserved, UNKNOWN)
         told = np.flatnonzero(events["kind"] == Kind.SNAPSHOT)
         events["ptr"][told] = np.maximum.accumulate(used)[told].astype(np.uint64)
         events["size"][told] = np.maximum.accumulate(reserved)[told]

@@ -145,6 +145,27 @@ def test_expandable_segments_are_cut_where_they_are_unmapped_in_other_pieces(tmp
     assert not process.doubts
 
 
+def test_what_the_allocator_notes_beside_blocks_has_its_levels(tmp_path: Path) -> None:
+    card = training(steps=14)
+    held, reserved = sum(size for size, _ in card.live.values()), sum(size for size, _ in card.segments.values())
+    for action, more in (
+        ("oom", {"size": 5 << 30, "device_free": 1 << 20, "frames": frames("train.py:99 big")}),
+        ("snapshot", {"addr": 0, "size": 0}),
+        ("user_defined", {"addr": 0, "size": 0, "user_metadata": "epoch 1"}),
+    ):
+        card.now += 1
+        card.trace.append({"action": action, "time_us": card.now, "frames": [], **more})
+    analysis = imported(tmp_path, [card.snapshot()])
+    (failure,) = [one for one in analysis.summary.findings if one.kind == "out_of_memory"]
+    assert "5.0 GiB asked for at train.py:99" in failure.sentence
+    rows = [row for batch in analysis.run.events(kinds=[Kind.SNAPSHOT, Kind.MARK]) for row in batch.to_pylist()]
+    assert [(row["used"], row["total"], analysis.run.string(row["name"])) for row in rows] == [
+        (held, reserved, "snapshot"),
+        (-1, -1, "epoch 1"),
+    ]
+    assert rows[0]["ptr"] > held  # the peak
+
+
 def test_frames_of_cpp_are_the_native_stack(tmp_path: Path) -> None:
     mixed = [
         {"name": "at::empty", "filename": "aten/Empty.cpp", "line": 31},
