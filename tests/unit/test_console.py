@@ -63,6 +63,35 @@ def test_a_program_alone_is_called_by_its_name() -> None:
     assert "msMemScope: 1 leak found: train.py at train.py:58." in text
 
 
+def test_snapshots_have_a_table_with_the_largest_hole() -> None:
+    run = FakeRun([process(1, rank=3, world_size=4)])
+    npu = {"device_type": DeviceType.NPU, "device": 3, "pool": Pool.PTA, "name": run.text("after forward")}
+    mib = 1 << 20
+    for _ in range(2):
+        run.add(Kind.SNAPSHOT, 1, **npu, used=5 * mib, total=20 * mib)
+    run.add(Kind.SNAPSHOT_SEGMENT, 1, **npu, size=12 * mib, used=5 * mib, total=4 * mib, aux=5)
+    run.add(Kind.SNAPSHOT_SEGMENT, 1, **npu, size=8 * mib, used=0, total=8 * mib, aux=1)
+
+    lines = plain_text(analyse(run)).splitlines()
+
+    (at,) = (number for number, line in enumerate(lines) if line.split()[:2] == ["snapshot", "of"])
+    assert lines[at].split("  ")[-2:] == ["largest hole", "split and free"]
+    assert lines[at + 1].split() == (
+        ["after", "forward", "rank", "3", "npu:3", "PTA", "2", "5.0", "MiB", "20", "MiB", "8.0", "MiB", "7.0", "MiB"]
+    )
+
+
+def test_a_killed_process_at_its_groups_limit_says_so() -> None:
+    run = FakeRun([process(1, rank=0, ended_by=9, ended_ns=1, ended_for_memory=1)])
+    run.malloc(1, 0x1000, 3 << 20, stack_py=run.frames(frame("/src/train.py", "load", 5)))
+
+    text = plain_text(analyse(run))
+
+    assert "by SIGKILL, as its memory group had reached its limit" in text
+    assert "was killed by the kernel in step 0: its control group had reached its memory limit" in text
+    assert "3.0 MiB in 1 tensors were alive, most of it 3.0 MiB from train.py:5" in text
+
+
 def test_who_was_killed_is_said_first() -> None:
     run = leaky_job()
     for rank, how in enumerate(({"ended_by": 9}, {"ended_by": 15}, {"ended_by": 15}, {"closed": False})):
