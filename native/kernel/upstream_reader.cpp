@@ -221,6 +221,7 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
     const std::string_view size = attribute("size");
     if (!size.empty() && !to_number(size, event.size)) return "size in Attr is no number, at Ptr";
     if (size.empty() && kind == "MALLOC") return "Attr has no size, at Ptr";
+    if (event.size == std::numeric_limits<i64>::min()) return "size in Attr is no number, at Ptr";
     event.size = event.size < 0 ? -event.size : event.size;
     if (kind == "ACCESS") {
         event.kind = static_cast<u8>(Kind::ACCESS);

@@ -231,6 +231,7 @@ def test_rows_of_no_device_count_once_and_a_file_given_twice_is_refused(tmp_path
         ("5,MALLOC,PTA,N/A,1,7,7,zero,0x1,,,", "Device Id is neither a number nor cpu: 'zero'"),
         ("5,MALLOC,PTA,N/A,1,7,7,0,here,,,", "Ptr is no address: 'here'"),
         ('5,MALLOC,PTA,N/A,1,7,7,0,0x1,"{size:big}",,', "size in Attr is no number, at Ptr: '0x1'"),
+        ('5,MALLOC,PTA,N/A,1,7,7,0,0x1,"{size:-9223372036854775808}",,', "size in Attr is no number, at Ptr: '0x1'"),
         ("5,MALLOC,PTA,N/A,1,7,7,0,0x1,,,", "Attr has no size, at Ptr: '0x1'"),
         ('5,MALLOC,SWAP,N/A,1,7,7,0,0x1,"{size:1}",,', "Event Type is no pool"),
         ("5,DANCE,PTA,N/A,1,7,7,0,0x1,,,", "Event is not known, of Event Type: 'PTA'"),
