@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from msmemscope import analyzer, describe, tracer, watcher
     from msmemscope.analyzer import analyze, check_inefficient, check_leaks, get_analyzer_config, list_analyzers
     from msmemscope.collect.session import Session
-    from msmemscope.later import cleanup_framework_hooks, enable_npu_sanitizer, init_framework_hooks
+    from msmemscope.framework_hooks import cleanup_framework_hooks, init_framework_hooks
+    from msmemscope.later import enable_npu_sanitizer
     from msmemscope.options.declared import Config
     from msmemscope.ranges import RecordFunction
     from msmemscope.snapshots import TakeSnapshot, take_snapshot
@@ -53,7 +54,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("get_analyzer_config", "list_analyzers"), "analyzer"),
     "RecordFunction": "ranges",
     **dict.fromkeys(("TakeSnapshot", "take_snapshot"), "snapshots"),
-    **dict.fromkeys(("cleanup_framework_hooks", "enable_npu_sanitizer", "init_framework_hooks"), "later"),
+    **dict.fromkeys(("cleanup_framework_hooks", "init_framework_hooks"), "framework_hooks"),
+    "enable_npu_sanitizer": "later",
 }
 
 _config: Config | None = None
@@ -91,9 +93,10 @@ def config(**options: str | dict[str, object]) -> None:
         from msmemscope import _native
 
         _native.configure(settings_text(_config))
-        from msmemscope.collect.rank.attach import watch_operators
+        from msmemscope.collect.rank.attach import watch_operators, watch_owners
 
         watch_operators(_config)
+        watch_owners(_config)
 
 
 def start() -> None:
@@ -113,11 +116,12 @@ def start() -> None:
 
     with own_imports:
         from msmemscope import _native
-        from msmemscope.collect.rank.attach import attach, attached, identify
+        from msmemscope.collect.rank.attach import attach, attached, identify, recording_begins
 
         attach(attached() or _session())
     _native.start()
     identify()
+    recording_begins()
     if _config is not None and _config.traceback:
         from msmemscope.collect.rank import tracing
 

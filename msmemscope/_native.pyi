@@ -117,6 +117,11 @@ def snapshot_pieces(
     SNAPSHOT_SEGMENT and SNAPSHOT_BLOCK."""
 
 def stats() -> dict[str, Any]: ...
+def label_thread(pushed: bool, level: int, label: str) -> bool:
+    """LABEL_PUSH or LABEL_POP of the calling thread. False: there is no session."""
+
+def label_addresses(addresses: list[int], level: int, label: str, only_recording: bool) -> None:
+    """LABEL_ADDR of each."""
 
 # Who refers to what among Python's objects: native/module/references.cpp.
 def references(

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from msmemscope.analysis.lives import ENOUGH_LIVES
+from msmemscope.analysis.lives import ENOUGH_LIVES, all_owners
+from msmemscope.analysis.owners import labels_of, owner_texts
+from msmemscope.errors import RunError
 from msmemscope.folds.ring_fold import RingFold
 from msmemscope.folds.segments import of_process
 from msmemscope.tables.process import Whose
+from msmemscope.tables.run import UNKNOWN_TEXT
 
 if TYPE_CHECKING:
     from msmemscope.folds.ring_tables import Table
@@ -28,11 +31,19 @@ if TYPE_CHECKING:
 FOLDER = ".blocks.live"
 
 
+def unknown_text(_: int) -> str:
+    """Of a label whose text nobody can read."""
+    return UNKNOWN_TEXT
+
+
 class LifeParts:
     """blocks/ of one run. whose_of: a ring -> what its rows say of it now."""
 
     def __init__(self, run: Path, whose_of: Callable[[int], Whose], *, enough_rows: int = ENOUGH_LIVES) -> None:
         self._run = run
+        self.read_texts: Callable[[], Callable[[int], str]] = lambda: unknown_text
+        """How the text of a string id is found, from what is stored by now."""
+        self._texts: dict[int, str] = {0: ""}  # of labels
         self._whose_of = whose_of
         self._enough_rows = enough_rows
         self._said: dict[int, Whose] = {}  # in rows that are written
@@ -53,8 +64,8 @@ class LifeParts:
         if self._rows_waiting < self._enough_rows or self._is_put_off:
             return
         try:
-            self._write([(one.ring, one.take_ended_lives()) for one in folds.values()])
-        except OSError:
+            self._write([(one.ring, one.take_ended_lives()) for one in folds.values()], self._owners(folds))
+        except (OSError, RunError):
             self.is_broken = True
             self.discard()
         self._waiting.clear()
@@ -85,7 +96,9 @@ class LifeParts:
         lives = chain.from_iterable((one.take_ended_lives(), one.going_lives()) for one in folds.values())
         rings = chain.from_iterable((ring, ring) for ring in folds)
         try:
-            written = self._write(list(zip(rings, lives, strict=True))).put_in_place()
+            written = self._write(
+                list(zip(rings, lives, strict=True)), owner_texts(all_owners(folds.values()), run.string)
+            ).put_in_place()
         except FileNotFoundError:  # somebody deleted some
             self.discard()
             return None
@@ -94,12 +107,20 @@ class LifeParts:
         table = {name: np.concatenate([one[name] for one in segments]) for name in segments[0]}
         return [*written, write_segments(run.path, run.processes, table)]
 
-    def _write(self, lives: list[tuple[int, Table]]) -> BlockParts:
+    def _owners(self, folds: Mapping[int, RingFold]) -> dict[int, str]:
+        owners = all_owners(folds.values())
+        missing = labels_of(owners) - self._texts.keys()
+        if missing:
+            text_of = self.read_texts()
+            self._texts |= {label: text_of(label) for label in missing}
+        return owner_texts(owners, self._texts.__getitem__)
+
+    def _write(self, lives: list[tuple[int, Table]], owners: Mapping[int, str]) -> BlockParts:
         from msmemscope.report.block_table import BlockParts  # imports much: not before a life has ended
 
         if self._parts is None:
             self._parts = BlockParts(self._run, FOLDER)
             self._parts.discard()  # of one that was killed
         known = {ring: self._said.setdefault(ring, self._whose_of(ring)) for ring, table in lives if len(table["ptr"])}
-        self._parts.write((known[ring], table) for ring, table in lives if ring in known)
+        self._parts.write(((known[ring], table) for ring, table in lives if ring in known), owners)
         return self._parts

@@ -34,6 +34,7 @@ from msmemscope.aggregate.ring import Ring, whose
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.folds.host_use import HostUse, host_series
 from msmemscope.tables.parts import Bad
+from msmemscope.tables.run import Run
 from msmemscope.telling import tell
 from msmemscope.vocabulary import Kind
 from msmemscope.wire import messages
@@ -93,6 +94,7 @@ class Shard:
         if folding is not None:
             folding.in_no_part = self._in_no_part
             folding.whose_of = lambda ring: whose(ring, self.rings[ring])
+            folding.lives.read_texts = lambda: Run(run, defined_since=self.definitions_waiting).string
         self._wants_room = False  # the disk was full: a part takes an eighth of its journal
 
     def recover(self, processes: list[dict[str, Any]]) -> None:

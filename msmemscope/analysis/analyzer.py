@@ -34,6 +34,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "anomalies": _MEMORY,
     "incidents": _MEMORY,
     "held": _MEMORY,
+    "owners": _MEMORY,
     "usage": (),
     "capacity": (),
     "host": (),

@@ -64,6 +64,19 @@ class SiteSums:
 
 
 @dataclass(frozen=True)
+class OwnerTables:
+    """Whose the bytes of one process were (native/kernel/tables.h, MEMSCOPE_OWNER_COLUMNS and those behind it). In
+    `sums` a step without rows is as the one before it left it: of long runs only some have any. open_step: its rows
+    say what is known of it by now."""
+
+    owners: Table
+    sums: Table
+    peaks: Table
+    changes: Table
+    open_step: int
+
+
+@dataclass(frozen=True)
 class Tracked:
     """What the events of a run say about its blocks.
 
@@ -87,6 +100,7 @@ class Tracked:
         for whom a second is a step, counted from 1.
     events: how many events went in. orphans: events left out because their ring is not one of the run's.
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
+    owners: process -> whose its bytes were; only processes with events.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
         known, because a process had too many.
     snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
@@ -107,6 +121,7 @@ class Tracked:
     launches: int = 0
     sums: dict[int, SiteSums] = field(default_factory=dict)
     windows: dict[int, SiteSums] = field(default_factory=dict)
+    owners: dict[int, OwnerTables] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
@@ -214,16 +229,19 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     closed: dict[int, RingTables] = {}
     sums: dict[int, SiteSums] = {}
     windows: dict[int, SiteSums] = {}
+    owners: dict[int, OwnerTables] = {}
     stacks: dict[str, _Stack] = {name: _Stack(name) for name in ("sites", "steps", "anomalies")}
     for number in list(of):
         one = of.pop(number)
+        open_step = one.step
         if one.ring in children:
             one = one.reaching(reached.get(number, 0))
         for name, stack in stacks.items():
             stack.add(number, getattr(one, name))
         if one.events:
             (windows if one.window else sums)[number] = _site_sums(one)
-        closed[number] = replace(one, sites={}, steps={}, anomalies={}, sums={}, ages={}, begins={})
+            owners[number] = OwnerTables(one.owners, one.owner_sums, one.owner_peaks, one.owner_changes, open_step)
+        closed[number] = replace(one, **_EMPTIED)
     known = {number: closed[number] for number in known_numbers}
     return Tracked(
         processes=tuple(processes),
@@ -232,6 +250,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         anomalies=stacks["anomalies"].table(),
         sums=sums,
         windows=windows,
+        owners=owners,
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
@@ -245,6 +264,15 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         snapshots={number: one.snapshots for number, one in closed.items() if one.snapshots},
         left_out_snapshots=sum(one.left_out_snapshots for one in closed.values()),
     )
+
+
+_EMPTIED: dict[str, Any] = {
+    name: {}
+    for name in (
+        *("sites", "steps", "anomalies", "sums", "ages", "begins"),
+        *("owners", "owner_sums", "owner_peaks", "owner_changes"),
+    )
+}
 
 
 def _site_sums(one: RingTables) -> SiteSums:

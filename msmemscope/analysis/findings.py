@@ -89,9 +89,11 @@ class Finding:
     sentence: str = ""
     """The finding as a tired engineer can read it."""
     details: tuple[str, ...] = ()
-    """Lines below the stack."""
+    """Lines below the stack, or below the sentence of a note."""
     row: Row | None = field(default=None, hash=False)
     """Its line in a file of cluster/; None: it is in summary.json alone."""
+    more_rows: tuple[Row, ...] = field(default=(), hash=False)
+    """Further lines: of a finding that is a table itself."""
     is_kept: bool = False
     """It is proven that its bytes are never given back: they count as leaked in the table of ranks."""
 
@@ -110,6 +112,11 @@ class Finding:
     def count(self) -> int:
         """Of how many subjects this is said."""
         return max(len(self.ranks) + len(self.processes), 1)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All its lines in files of cluster/."""
+        return (*((self.row,) if self.row is not None else ()), *self.more_rows)
 
     @property
     def is_note(self) -> bool:

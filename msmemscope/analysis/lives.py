@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -36,12 +36,13 @@ _FEW_SITES = 1  # nobody asks for them here; a life has its own stacks
 
 def follow_lives(
     run: Run,
-    take: Callable[[Lives], None],
+    take: Callable[[Lives, Table], None],
     *,
     enough: int = ENOUGH_LIVES,
     progress: Callable[[int], None] | None = None,
 ) -> Table:
-    """Calls `take` whenever `enough` lives have ended, and at the end; returns the segments.
+    """Calls `take` whenever `enough` lives have ended, and at the end, with these and who owns them
+    (MEMSCOPE_OWNER_COLUMNS, of all processes); returns the segments.
 
     progress: called after every batch with the number of events gone through. Memory does not depend on the number of
     events, but on that of live blocks.
@@ -60,13 +61,24 @@ def follow_lives(
             tracker.feed(len(part["kind"]), part)
             ended += tracker.ended_lives
         if ended >= enough:
-            take((number, one.take_ended_lives()) for number, one in enumerate(trackers))
+            take(((number, one.take_ended_lives()) for number, one in enumerate(trackers)), all_owners(trackers))
             ended = 0
         done += batch.num_rows
         if progress is not None:
             progress(done)
     ended_last = ((number, one.take_ended_lives()) for number, one in enumerate(trackers))
-    take(chain(ended_last, ((number, one.going_lives()) for number, one in enumerate(trackers))))
+    going = ((number, one.going_lives()) for number, one in enumerate(trackers))
+    take(chain(ended_last, going), all_owners(trackers))
     segments = [of_process(number, tracker.segments()) for number, tracker in enumerate(trackers)]
     segments.append(of_process(0, BlockTracker().segments()))
     return {name: np.concatenate([one[name] for one in segments]) for name in segments[0]}
+
+
+class _Owning(Protocol):
+    def owners(self) -> Table: ...
+
+
+def all_owners(folds: Iterable[_Owning]) -> Table:
+    """The owners of all of them; their numbers mean the same in each."""
+    tables = [BlockTracker().owners(), *(one.owners() for one in folds)]
+    return {name: np.concatenate([one[name] for one in tables]) for name in tables[0]}

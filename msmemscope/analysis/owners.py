@@ -1,11 +1,15 @@
-"""Who owns a block, as far as the allocation itself says: a framework's pool, or the part of CANN that asked.
+"""Who owns a block, in upstream's words: levels joined by "@", empty ones skipped.
 
-In: pool and, for driver memory, the driver's flag word (record.h, MALLOC attr). Out: upstream's owner texts, levels
-joined by "@", and what else the flag word says.
+In: what the allocation itself says, pool and for driver memory the driver's flag word (record.h, MALLOC attr), and
+the labels that the folds have found (native/kernel/owners.h). Out: the texts, and what else the flag word says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from msmemscope._kernel import FOLD_LABELS
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
@@ -35,6 +39,47 @@ def owner_of(pool: int, device_type: int, flag_word: int) -> str:
     if pool == Pool.HAL and device_type == DeviceType.NPU:
         return f"CANN@{module_name(flag_word)}"
     return Pool(pool).name if pool in _POOLS else ""
+
+
+OTHER = "other"
+"""The owner of blocks of a process with more owners than are told apart."""
+
+_LABELS = ("component", "process", "detail_1", "detail_2", "user_1", "user_2", "user_3")
+
+
+def root_text(root: int) -> str:
+    """The first level(s) of pool << 16 | device type << 8 | module."""
+    return owner_of(root >> 16, root >> 8 & 255, (root & 255) << 56)
+
+
+def owner_levels(owners: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """By its number the first level(s) of every owner (MEMSCOPE_OWNER_COLUMNS) and the string ids of the seven below
+    them, 0 for an empty one. Without those for which there was no room."""
+    columns = (owners["owner"], owners["root"], *(owners[name] for name in _LABELS))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {owner: (root_text(root), tuple(labels)) for owner, root, *labels in rows if owner}
+
+
+def owner_texts(owners: dict[str, Any], text_of: Callable[[int], str]) -> dict[int, str]:
+    """By its number the text of every owner; text_of: a string id's. "" for blocks of host memory and CUDA that nobody
+    has labelled."""
+    texts = {0: OTHER}
+    for owner, (root, labels) in owner_levels(owners).items():
+        levels = [root, *(FOLD_LABELS.get(label) or text_of(label) for label in labels if label)]
+        texts[owner] = "@".join(level for level in levels if level)
+    return texts
+
+
+def labels_of(owners: dict[str, Any]) -> set[int]:
+    """String ids of the labels whose text the program gave."""
+    found = {label for name in _LABELS for label in owners[name].tolist()}
+    return found - FOLD_LABELS.keys() - {0}
+
+
+def labelled_owners(owners: dict[str, Any]) -> list[int]:
+    """Numbers of the owners of which more is known than their pool, or the part of CANN that asked."""
+    known = [owners[name] != 0 for name in _LABELS]
+    return [int(one) for one in owners["owner"][sum(known) > 0]]
 
 
 def page_type(flag_word: int) -> str:

@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
+from msmemscope.analysis.decompose import DECOMPOSE
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
@@ -26,7 +27,7 @@ from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE)
+OWN = (LEAKS, OOM, COVERAGE, DECOMPOSE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 
@@ -139,11 +140,12 @@ def check_finding(analyzer: Analyzer, finding: object) -> None:
                 raise TypeError(f"{name} of a finding has {value!r} among them")
     if finding.severity not in SEVERITIES:
         raise ValueError(f"severity of a finding is {finding.severity!r}; there are {', '.join(SEVERITIES)}")
-    if finding.row is not None and finding.row.file not in analyzer.files:
-        raise ValueError(f"a finding has a row in {finding.row.file!r}, which Analyzer.files does not declare")
-    for column, cell in (finding.row.cells if finding.row else {}).items():
-        if not isinstance(cell, (str, Real)):
-            raise TypeError(f"{column} of a row is {cell!r}")
+    for row in finding.rows:
+        if row.file not in analyzer.files:
+            raise ValueError(f"a finding has a row in {row.file!r}, which Analyzer.files does not declare")
+        for column, cell in row.cells.items():
+            if not isinstance(cell, (str, Real)):
+                raise TypeError(f"{column} of a row is {cell!r}")
 
 
 def _check_words(judged: Judged) -> None:

@@ -24,6 +24,7 @@ from msmemscope.export.lanes import Lanes, lanes_for
 from msmemscope.export.process_directories import ProcessDirectories, time_in_names
 from msmemscope.export.process_rows import ProcessFacts, ProcessRows
 from msmemscope.export.python_trace import TraceCsv, TraceRows
+from msmemscope.export.row_owners import find_row_owners
 from msmemscope.export.selection import CPU, NOT_APPLICABLE, Columns, Selection, cut, place_id
 from msmemscope.export.texts import row_texts
 from msmemscope.tables.run import stack_text
@@ -141,13 +142,18 @@ class _Writer:
         self._bytes = 0
         self._lock = threading.Lock()
         self._lanes = lanes_for(len(run.processes))
-        self._texts = [row_texts(run, file_format, selection.stack_depth) for _ in range(self._lanes)]
+        self._owner_texts: dict[int, str] = {}
+        self._texts = [
+            row_texts(run, file_format, selection.stack_depth, self._owner_texts) for _ in range(self._lanes)
+        ]
         self._begun: list[ProcessRows] = []
         self._finished: list[DumpFile | TraceCsv] = []  # and not in place
 
     def write(self, group: Sequence[ProcessFacts], tell: Callable[[int], None]) -> None:
         """The files of some processes, in place unless there is a limit on all of them."""
         self._run.load_definitions()  # lanes must not load them at the same time
+        rings = [facts.process.ring for facts in group]
+        owners = find_row_owners(self._run, rings, self._owner_texts) if self.selection.owners else {}
         writers: dict[int, tuple[int, ProcessRows]] = {}
         for number, facts in enumerate(group):
             lane = number % self._lanes
@@ -155,7 +161,9 @@ class _Writer:
             open_file = partial(self._open, process, self._texts[lane])
             open_trace = partial(self._open_trace, process) if self._format == "csv" else None
             calls = TraceRows(self._run, process.pid, process.wall_offset_ns)
-            rows = ProcessRows(facts, self.selection, self._usage, open_file, calls, open_trace)
+            rows = ProcessRows(
+                facts, self.selection, self._usage, open_file, calls, open_trace, owners.get(process.ring)
+            )
             writers[process.ring] = lane, rows
         self._begun = [rows for _, rows in writers.values()]
         with Lanes(self._lanes) as lanes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from msmemscope._kernel import TEXT_FORMS, RowTexts
 from msmemscope.analysis.frames import is_tool_file
-from msmemscope.analysis.owners import owner_of
+from msmemscope.analysis.owners import root_text
 from msmemscope.export.selection import NOT_APPLICABLE
 from msmemscope.tables.run import stack_text
 from msmemscope.text import harmless, plain
@@ -69,8 +69,16 @@ Dialect = CsvDialect | JsonDialect
 class TextSource:
     """What RowTexts asks: (form, id) -> bytes. The forms are listed in native/kernel/upstream_rows.h."""
 
-    def __init__(self, lookup: Lookup, dialect: Dialect, stack_depth: int | None = None) -> None:
-        """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty."""
+    def __init__(
+        self,
+        lookup: Lookup,
+        dialect: Dialect,
+        stack_depth: int | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> None:
+        """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty. owners:
+        by number (row_owners.py), to which some may be added before rows name them."""
+        self._owners = {} if owners is None else owners
         self._lookup = lookup
         self._dialect = dialect
         self._depth = stack_depth
@@ -81,7 +89,7 @@ class TextSource:
             "PAIRS": lambda id: self._pairs(lookup.string(id)),
             "PATH": lambda id: self._path(lookup.string(id)),
             "STACK": self._stack,
-            "OWNER": lambda id: owner_of(id >> 16, id >> 8 & 255, (id & 255) << 56),
+            "OWNER": lambda id: dialect.value(self._owners[id] if id in self._owners else root_text(id)),
         }
         self._makers = {number: by_name[name] for name, number in TEXT_FORMS.items()}
 
@@ -102,10 +110,12 @@ class TextSource:
         return self._dialect.stack(stack_text(frames[: self._depth]))
 
 
-def row_texts(lookup: Lookup, file_format: str, stack_depth: int | None) -> RowTexts:
-    """The texts of one thread that writes rows."""
+def row_texts(
+    lookup: Lookup, file_format: str, stack_depth: int | None, owners: Mapping[int, str] | None = None
+) -> RowTexts:
+    """The texts of one thread that writes rows. owners: see TextSource."""
     dialect = JsonDialect() if file_format == "db" else CsvDialect()
-    return RowTexts(TextSource(lookup, dialect, stack_depth), KEPT_BYTES)
+    return RowTexts(TextSource(lookup, dialect, stack_depth, owners), KEPT_BYTES)
 
 
 def split_pairs(text: str) -> list[tuple[str, str]]:

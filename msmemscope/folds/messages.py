@@ -21,7 +21,18 @@ from msmemscope.folds.segments import Mappings, PoolSpace
 from msmemscope.folds.snapshots import MAX_SNAPSHOTS, PoolSnapshot
 
 LARGEST = 1 << 30  # bytes of one message
-_TABLES = ("sites", "steps", "anomalies", "sums", "ages", "begins")
+_TABLES = (
+    "sites",
+    "steps",
+    "anomalies",
+    "sums",
+    "ages",
+    "begins",
+    "owners",
+    "owner_sums",
+    "owner_peaks",
+    "owner_changes",
+)
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents", "snapshots"))
 _INCIDENT = (
     "ring",

@@ -133,6 +133,10 @@ class RingFold:
                 boundaries=facts["boundaries"],
                 launches=facts["launches"],
                 begins=tracker.begins(),
+                owners=tracker.owners(),
+                owner_sums=tracker.owner_sums(),
+                owner_peaks=tracker.owner_peaks(),
+                owner_changes=tracker.owner_changes(),
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
                 snapshots=self._snapshots.tables(),
@@ -161,6 +165,10 @@ class RingFold:
     def forget_lives(self) -> None:
         """Nobody takes them any more."""
         self._tracker.forget_lives()
+
+    def owners(self) -> Table:
+        """Who blocks belong to (MEMSCOPE_OWNER_COLUMNS)."""
+        return self._tracker.owners()
 
     def segments(self) -> Table:
         """The driver segments (MEMSCOPE_SEGMENT_COLUMNS)."""

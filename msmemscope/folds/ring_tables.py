@@ -27,7 +27,8 @@ class RingTables:
     step is the open step, first_step that of its first event; both say nothing without events. step_stack: Python stack
     of whoever advanced it last, 0 unknown. boundaries, launches: STEP and KERNEL_LAUNCH events of its own. begins: the
     steps after the first and the times at which they began. window: of a process that has made no step, the second that
-    is open, from 1: its sums are by windows of time; 0 for all others.
+    is open, from 1: its sums are by windows of time; 0 for all others. owners name each other's rows by numbers that
+    mean the same in every ring; of long runs only some steps have rows in owner_sums, that of the peak among them.
     """
 
     ring: int
@@ -45,6 +46,10 @@ class RingTables:
     boundaries: int
     launches: int
     begins: Table
+    owners: Table
+    owner_sums: Table
+    owner_peaks: Table
+    owner_changes: Table
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: tuple[PoolSnapshot, ...] = ()

@@ -103,6 +103,11 @@ class Config(Facts):
         return self.looks_for_leaks and self.collect_mode == "immediate"
 
     @property
+    def records_owners(self) -> bool:
+        """Whether modules and optimizers are asked what their tensors are."""
+        return "decompose" in self.active_analysis
+
+    @property
     def operator_rows(self) -> bool:
         """Whether OP_LAUNCH rows (and accesses by framework operators) are wanted."""
         return "op" in self.level and "launch" in self.dump_events

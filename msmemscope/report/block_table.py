@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.lives import follow_lives
-from msmemscope.analysis.owners import owner_of
+from msmemscope.analysis.owners import owner_of, owner_texts
 from msmemscope.report.cluster import write_csv_table
 from msmemscope.tables.parts import LARGEST_GROUP, row_groups
 from msmemscope.tables.process import Whose
@@ -66,6 +66,13 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("segment_ptr", pa.uint64()),
         pa.field("segment_size", pa.int64()),
         pa.field("segment_id", pa.uint64()),
+        pa.field("owner_changes", pa.uint32(), nullable=False),
+        pa.field("first_access_ts", pa.uint64()),
+        pa.field("last_access_ts", pa.uint64()),
+        pa.field("accesses", pa.uint64(), nullable=False),
+        pa.field("reads", pa.uint64(), nullable=False),
+        pa.field("writes", pa.uint64(), nullable=False),
+        pa.field("longest_idle_ns", pa.uint64()),
     ]
 )
 _DELTA_COLUMNS = ("ring", "allocation_id", "malloc_ts", "free_ts")
@@ -92,9 +99,12 @@ class BlockParts:
         self._run = run
         self._folder = run / folder
         self._parts = 0
+        self._owners: Mapping[int, str] = {}
 
-    def write(self, lives: Iterable[tuple[Whose, Table]]) -> None:
-        """Rows as parts of their own; those of one process stay in their order. OSError when the disk is full."""
+    def write(self, lives: Iterable[tuple[Whose, Table]], owners: Mapping[int, str]) -> None:
+        """Rows as parts of their own; those of one process stay in their order. owners: the texts of the numbers in
+        them (analysis/owners.py). OSError when the disk is full."""
+        self._owners = owners
         part: list[tuple[Whose, Table]] = []
         room = PART_ROWS
         for whose, table in sorted(lives, key=lambda one: one[0].order):
@@ -128,7 +138,7 @@ class BlockParts:
     def _write_part(self, lives: Sequence[tuple[Whose, Table]]) -> None:
         if not self._parts:
             self._folder.mkdir(mode=0o700)
-        _write_part(lives, self._folder / f"part-{self._parts:06d}.parquet")
+        _write_part(lives, self._owners, self._folder / f"part-{self._parts:06d}.parquet")
         self._parts += 1
 
 
@@ -143,7 +153,9 @@ def write_blocks(run: Run, *, progress: Callable[[int], None] | None = None) -> 
     try:
         segments = follow_lives(
             run,
-            lambda lives: parts.write((Whose.of(processes[number]), table) for number, table in lives),
+            lambda lives, owners: parts.write(
+                ((Whose.of(processes[number]), table) for number, table in lives), owner_texts(owners, run.string)
+            ),
             progress=progress,
         )
         written = parts.put_in_place()
@@ -158,8 +170,8 @@ def write_segments(run: Path, processes: Sequence[Process], segments: Table) -> 
     return write_csv_table(run / "cluster" / "segments.csv", segment_rows(processes, segments))
 
 
-def block_rows(lives: Sequence[tuple[Whose, Table]]) -> pa.Table:
-    """Rows of BLOCK_SCHEMA of lives, as the kernel hands them out, of some processes."""
+def block_rows(lives: Sequence[tuple[Whose, Table]], owners: Mapping[int, str]) -> pa.Table:
+    """Rows of BLOCK_SCHEMA of lives, as the kernel hands them out, of some processes. owners: texts by number."""
     counts = [len(table["ptr"]) for _, table in lives]
     columns: dict[str, Any] = {name: _joined([table[name] for _, table in lives]) for name in lives[0][1]}
 
@@ -179,9 +191,12 @@ def block_rows(lives: Sequence[tuple[Whose, Table]]) -> pa.Table:
     known |= dict.fromkeys(("segment_ptr", "segment_size"), columns["segments"] > 0)
     known["segment_id"] = columns["segment_id"] != 0
     known["rank"] = columns["rank"] >= 0
-    owners = _owners(columns)
+    columns["longest_idle_ns"] = columns["longest_idle"]
+    known |= dict.fromkeys(("first_access_ts", "last_access_ts"), columns["accesses"] > 0)
+    known["longest_idle_ns"] = columns["accesses"] > 1
+    owner = _owners(columns["owner"], owners)
     arrays = [
-        owners if field.name == "owner" else _array(columns[field.name], field.type, known.get(field.name))
+        owner if field.name == "owner" else _array(columns[field.name], field.type, known.get(field.name))
         for field in BLOCK_SCHEMA
     ]
     return pa.Table.from_arrays(arrays, schema=BLOCK_SCHEMA)
@@ -229,7 +244,7 @@ def segment_rows(processes: Sequence[Process], segments: Table) -> pa.Table:
     return pa.table(columns).take(pa.array(order))
 
 
-def _write_part(lives: Sequence[tuple[Whose, Table]], path: Path) -> None:
+def _write_part(lives: Sequence[tuple[Whose, Table]], owners: Mapping[int, str], path: Path) -> None:
     """One row group after the other, so that no more than one is held twice."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with pq.ParquetWriter(
@@ -243,7 +258,7 @@ def _write_part(lives: Sequence[tuple[Whose, Table]], path: Path) -> None:
         write_statistics=["rank", "ring", "malloc_ts", "free_ts", "malloc_step", "free_step", "device", "pool", "size"],
     ) as writer:
         for start, end in row_groups(len(table["ptr"]) for _, table in lives):
-            writer.write_table(block_rows(_between(lives, start, end)), row_group_size=LARGEST_GROUP)
+            writer.write_table(block_rows(_between(lives, start, end), owners), row_group_size=LARGEST_GROUP)
 
 
 def _between(lives: Sequence[tuple[Whose, Table]], start: int, end: int) -> list[tuple[Whose, Table]]:
@@ -262,12 +277,9 @@ def _joined(columns: list[Any]) -> Any:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _owners(lives: Table) -> pa.Array:
-    modules = (lives["attr"] >> np.uint64(56)).astype(np.uint32)
-    codes = lives["pool"].astype(np.uint32) << 16 | lives["device_type"].astype(np.uint32) << 8 | modules
-    encoded = pa.array(codes).dictionary_encode()
-    texts = [owner_of(code >> 16, code >> 8 & 255, (code & 255) << 56) for code in encoded.dictionary.to_pylist()]
-    distinct = list(dict.fromkeys(texts))  # several modules may have one text, and a dictionary holds each once
-    numbers = np.array([distinct.index(text) for text in texts], np.int32)
-    indices = numbers[encoded.indices.to_numpy()]
-    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
+def _owners(numbers: Any, owners: Mapping[int, str]) -> pa.Array:
+    encoded = pa.array(numbers).dictionary_encode()
+    texts = [owners[number] for number in encoded.dictionary.to_pylist()]
+    distinct = list(dict.fromkeys(texts))  # several owners may have one text, and a dictionary holds each once
+    places = np.array([distinct.index(text) for text in texts], np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(places[encoded.indices.to_numpy()]), pa.array(distinct, pa.string()))

@@ -61,7 +61,7 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
     steps = steps_table(tracked)
     return [
         *(
-            write_rows(cluster / f"{name}.csv", columns, [one.row for one in summary.findings if one.row])
+            write_rows(cluster / f"{name}.csv", columns, [row for one in summary.findings for row in one.rows])
             for name, columns in summary.files.items()
         ),
         write_csv_table(cluster / "steps.csv", steps),

@@ -224,7 +224,8 @@ def _findings(analysis: Analysis, only: Only) -> Iterator[Section]:
         if remark := one.analyzer.remark(one):
             yield Section(title=remark.text, tone=remark.tone)
     for note in (note for one in judged for note in one.findings if note.is_note):
-        yield Section(title=f"Note: {note.sentence}", tone="doubt")
+        lines = tuple(f"    {line}" for line in note.details)
+        yield Section(title=f"Note: {note.sentence}", lines=lines, tone="doubt")
 
 
 def _excerpt(finding: Finding) -> Iterator[str]:

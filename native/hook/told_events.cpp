@@ -90,3 +90,28 @@ MEMSCOPE_API void memscope_snapshot_pieces(const char* name, unsigned long long 
         emit(event);
     }
 }
+
+MEMSCOPE_API int memscope_label_thread(int pushed, unsigned level, const char* text, unsigned long long bytes) {
+    const Guard guard;
+    if (!guard || !ensure_ring()) return 0;
+    Event event(pushed != 0 ? Kind::LABEL_PUSH : Kind::LABEL_POP);
+    event.record.name = intern_text(text, bytes);
+    event.record.aux = level;
+    emit(event);
+    return 1;
+}
+
+MEMSCOPE_API void memscope_label_addresses(unsigned level, const char* text, unsigned long long bytes,
+                                           const unsigned long long* addresses, unsigned long long count,
+                                           int only_recording) {
+    const Guard guard;
+    if (!guard || (only_recording != 0 && !is_recording()) || !ensure_ring()) return;
+    const u64 name = intern_text(text, bytes);
+    for (unsigned long long i = 0; i < count; ++i) {
+        Event event(Kind::LABEL_ADDR);
+        event.record.name = name;
+        event.record.aux = level;
+        event.record.ptr = addresses[i];
+        emit(event);
+    }
+}

@@ -1,4 +1,4 @@
-// Events that the program tells of itself through the Python module: finished calls, snapshots of an allocator.
+// Events that the program tells of itself through the Python module: finished calls, snapshots of an allocator, labels.
 //
 // They are recorded whether or not memory events are, since upstream's users call them on their own. All of them return
 // at once without a session, and inside a hook. extern "C": used by the module, which is not built with the library's
@@ -38,4 +38,10 @@ struct memscope_snapshot_piece {
 };
 void memscope_snapshot_pieces(const char* name, unsigned long long bytes, const memscope_snapshot_figures* figures,
                               const memscope_snapshot_piece* pieces, unsigned count);
+
+// LABEL_PUSH (or LABEL_POP) of the calling thread. 0: it could not be told, for there is no session.
+int memscope_label_thread(int pushed, unsigned level, const char* text, unsigned long long bytes);
+// LABEL_ADDR of each of `count` addresses. only_recording: not while blocks are remembered alone.
+void memscope_label_addresses(unsigned level, const char* text, unsigned long long bytes,
+                              const unsigned long long* addresses, unsigned long long count, int only_recording);
 }

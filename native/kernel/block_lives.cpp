@@ -52,7 +52,7 @@ void BlockLives::enter(Life& life, const Block& block, PoolKey pool) {
     space.driver_changed(block.size);
 }
 
-void BlockLives::end(const Block& block, PoolKey pool, u64 ts, u32 step, bool seen) {
+void BlockLives::end(const Block& block, PoolKey pool, u64 ts, u32 step, bool seen, const Belongs& belongs) {
     const Life& life = lives_[block.life];
     Place place = life.place;
     if (is_placed(pool)) {
@@ -68,7 +68,7 @@ void BlockLives::end(const Block& block, PoolKey pool, u64 ts, u32 step, bool se
             space.driver_changed(-block.size);
         }
     }
-    append(ended_, life, block, pool, place);
+    append(ended_, life, block, pool, place, belongs);
     ended_.free_ts.push_back(ts);
     ended_.free_step.push_back(step);
     ended_.free_seen.push_back(seen ? Bool::YES : Bool::NO);
@@ -123,11 +123,11 @@ void BlockLives::shrink() {
 #undef X
 }
 
-void BlockLives::append(LifeTable& table, const Block& block, PoolKey pool) const {
+void BlockLives::append(LifeTable& table, const Block& block, PoolKey pool, const Belongs& belongs) const {
     const Life& life = lives_[block.life];
     const auto space = spaces_.find(space_key(pool.device_type, pool.device));
     const bool again = is_told_late(block, pool) && space != spaces_.end();
-    append(table, life, block, pool, again ? look_again(space->second, life, block, pool) : life.place);
+    append(table, life, block, pool, again ? look_again(space->second, life, block, pool) : life.place, belongs);
     table.free_ts.push_back(0);
     table.free_step.push_back(0);
     table.free_seen.push_back(Bool::NO);
@@ -158,7 +158,8 @@ Place BlockLives::look_again(const SegmentMap& space, const Life& life, const Bl
     return found.segments != 0 ? found : life.place;
 }
 
-void BlockLives::append(LifeTable& table, const Life& life, const Block& block, PoolKey pool, const Place& place) {
+void BlockLives::append(LifeTable& table, const Life& life, const Block& block, PoolKey pool, const Place& place,
+                        const Belongs& belongs) {
     table.allocation_id.push_back(block.id);
     table.device_type.push_back(pool.device_type);
     table.device.push_back(pool.device);
@@ -179,6 +180,15 @@ void BlockLives::append(LifeTable& table, const Life& life, const Block& block, 
     table.segment_ptr.push_back(place.ptr);
     table.segment_size.push_back(place.size);
     table.segment_id.push_back(place.id);
+    const Use use = belongs.use != nullptr ? *belongs.use : Use{};
+    table.owner.push_back(belongs.owner);
+    table.owner_changes.push_back(belongs.changes);
+    table.first_access_ts.push_back(use.first_ts);
+    table.last_access_ts.push_back(use.last_ts);
+    table.accesses.push_back(use.accesses);
+    table.reads.push_back(use.reads);
+    table.writes.push_back(use.writes);
+    table.longest_idle.push_back(use.longest_idle);
 }
 
 }  // namespace memscope::kernel

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernel/block_map.h"
+#include "kernel/block_uses.h"
 #include "kernel/event_columns.h"
 #include "kernel/pool_key.h"
 #include "kernel/running.h"
@@ -22,12 +23,19 @@ namespace memscope::kernel {
 
 inline constexpr std::size_t kMaxSegments = 1u << 17;
 
+// Whose a block is and how it was used, as other folds know it.
+struct Belongs {
+    u64 owner = 0;
+    u32 changes = 0;
+    const Use* use = nullptr;  // null: it was never accessed
+};
+
 class BlockLives {
 public:
     // The MALLOC of a block, whose `life` is set by this; running: in its thread.
     void begin(Block& block, PoolKey pool, const EventColumns& events, std::size_t row, Running::Names running);
     // Its end. seen: by a FREE, not by a MALLOC of its address.
-    void end(const Block& block, PoolKey pool, u64 ts, u32 step, bool seen);
+    void end(const Block& block, PoolKey pool, u64 ts, u32 step, bool seen, const Belongs& belongs);
 
     // MAP and UNMAP events of the open step `step`; allocs: number of the latest block.
     void map(const EventColumns& events, std::size_t row, u32 step, u64 allocs);
@@ -41,7 +49,7 @@ public:
     // How many those are.
     std::size_t ended() const noexcept { return ended_.ptr.size(); }
     // A block that lives on.
-    void append(LifeTable& table, const Block& block, PoolKey pool) const;
+    void append(LifeTable& table, const Block& block, PoolKey pool, const Belongs& belongs) const;
     SegmentTable segments() const;
 
 private:
@@ -65,7 +73,8 @@ private:
     static bool is_told_late(const Block& block, PoolKey pool) noexcept;
     std::size_t segment_count() const noexcept;
     void enter(Life& life, const Block& block, PoolKey pool);
-    static void append(LifeTable& table, const Life& life, const Block& block, PoolKey pool, const Place& place);
+    static void append(LifeTable& table, const Life& life, const Block& block, PoolKey pool, const Place& place,
+                       const Belongs& belongs);
 
     std::vector<Life> lives_;
     std::vector<u32> unused_;           // of them, the latest last

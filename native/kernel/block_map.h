@@ -28,6 +28,8 @@ struct Block {
     u32 launches = 0;  // kernels that its process had launched before it
     u32 life = 0;      // what block_lives.h knows of it beside this
     u8 flags = 0;
+    u8 told = 0;    // bit per level that a label for its address has set (owners.h)
+    u16 owner = 0;  // owner_names.h
 
     u64 address() const noexcept { return ptr & ~kHandleBit; }
 };
@@ -45,6 +47,8 @@ public:
             if (slot.ptr == ptr) return &slot;
         }
     }
+
+    Block* find(u64 ptr) noexcept { return const_cast<Block*>(std::as_const(*this).find(ptr)); }
 
     // Asks the processor for the slot of an address ahead of its use.
     void prefetch(u64 ptr) const noexcept {

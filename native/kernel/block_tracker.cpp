@@ -55,10 +55,10 @@ void BlockTracker::feed(const EventColumns& events, EnrichTable* enriched) {
                 if (const i64 reserved = events.total[row]; reserved >= 0) pool->steps.note_reserved(reserved);
                 outcome.live_after = pool->steps.live_bytes();
             }
-        } else if (kind != Kind::ACCESS) {
-            on_other(events, row, step);
-        } else if (enriched != nullptr) {
+        } else if (kind == Kind::ACCESS) {
             on_access(events, row, outcome);
+        } else {
+            on_other(events, row, step);
         }
         if (enriched != nullptr) enrich(*enriched, outcome);
     }
@@ -102,6 +102,15 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
         case Kind::KERNEL_LAUNCH:
             launches_ += 1;
             break;
+        case Kind::LABEL_PUSH:
+            owners_.push(events.tid[row], events.aux.value_or_zero(row), events.name.value_or_zero(row), anomalies_);
+            break;
+        case Kind::LABEL_POP:
+            owners_.pop(events.tid[row], events.aux.value_or_zero(row), events.name.value_or_zero(row));
+            break;
+        case Kind::LABEL_ADDR:
+            on_label(events, row);
+            break;
         case Kind::MAP:
             if (lives_ != nullptr) lives_->map(events, row, clock_.step(), allocs_);
             break;
@@ -139,8 +148,10 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     block.tid = events.tid[row];
     block.launches = launches_;
     block.flags = events.flags[row];
-    if (pool.key.pool == static_cast<u8>(Pool::HAL))
-        if (const u64 word = events.attr.value_or_zero(row); word != 0) pool.words[block.id] = word;
+    const u64 word = events.attr.value_or_zero(row);
+    if (pool.key.pool == static_cast<u8>(Pool::HAL) && word != 0) pool.words[block.id] = word;
+    pool.lowest = std::min(pool.lowest, block.ptr);
+    pool.beyond = std::max(pool.beyond, block.ptr + std::max<u64>(static_cast<u64>(size), 1));
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
     sites_.allocated(block.site, size, block.step, block.ts);
     if (sums_ != nullptr) sums_->born(block.site, size);
@@ -150,8 +161,10 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
         const bool is_new = !has(block.flags, Flag::SHADOW);
         lives_->begin(block, pool.key, events, row, is_new ? running_->of(block.tid) : Running::Names{});
     }
+    owners_.begin(block, pool.key, pool.owners, word, anomalies_);
     pool.steps.allocated(size);
     pool.steps.note_level();
+    pool.owners.note_level(allocs_, clock_.step());
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -160,7 +173,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
 void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome) {
     const u64 place = place_of(events.ptr[row], events.flags[row]);
     const i64 said = events.size[row];  // 0 and below: the allocator did not say
-    const Block* block = pool.blocks.find(place);
+    Block* block = pool.blocks.find(place);
     if (block == nullptr) {
         const i64 bytes = said > 0 && said <= kMaxBlockBytes ? said : 0;
         anomalies_.count(has_parent_ ? Anomaly::INHERITED_FREE : Anomaly::UNKNOWN_FREE, bytes);
@@ -179,36 +192,75 @@ void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::si
     if (pool.ordered != nullptr) pool.ordered->erase(place);
 }
 
-// An ACCESS that does not know its pool is looked for in all pools of its device.
+// An ACCESS that does not know its pool is looked for in all pools of its device; by the storage of its tensor, where
+// that is known, for that is what was allocated.
 void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcome& outcome) {
-    const u64 ptr = events.ptr[row];
+    const i64 storage = events.used.value_or_zero(row);
     const PoolKey wanted = pool_of(events, row);
     for (const auto& pool : pools_) {
         if (pool->key.device_type != wanted.device_type || pool->key.device != wanted.device) continue;
         if (wanted.pool != static_cast<u8>(Pool::NONE) && wanted.pool != pool->key.pool) continue;
-        const Block* block = pool->blocks.find(ptr);
-        if (block == nullptr) {
-            if (pool->ordered == nullptr) {
-                pool->ordered = std::make_unique<std::set<u64>>();
-                pool->blocks.each([&pool](const Block& live) { pool->ordered->insert(live.ptr); });
-            }
-            const auto after = pool->ordered->upper_bound(ptr);
-            if (after == pool->ordered->begin()) continue;
-            block = pool->blocks.find(*std::prev(after));
-            if (ptr - block->ptr >= static_cast<u64>(block->size)) continue;
-        }
+        Block* block = storage > 0 ? pool->holding(static_cast<u64>(storage)) : nullptr;
+        if (block == nullptr) block = pool->holding(events.ptr[row]);
+        if (block == nullptr) continue;
         outcome.allocation_id = block->id;
+        const bool is_backward = has(events.flags[row], Flag::BACKWARD);
+        if (uses_.access(*block, events.aux.value_or_zero(row), events.ts[row], is_backward))
+            owners_.suggest(*block, pool->owners, kDetail1, FoldLabel::ACTIVATION, anomalies_);
+        if (pool->key.pool == static_cast<u8>(Pool::PTA))
+            owners_.suggest(*block, pool->owners, kDetail2, FoldLabel::OPS, anomalies_);
         return;
     }
+    anomalies_.count(Anomaly::UNKNOWN_ACCESS, std::clamp<i64>(events.size[row], 0, kMaxBlockBytes));
+}
+
+// An address may be in a block of a framework and in that of the driver from which it was cut: the former is meant.
+void BlockTracker::on_label(const EventColumns& events, std::size_t row) {
+    const u64 ptr = events.ptr[row];
+    const u32 level = events.aux.value_or_zero(row);
+    for (const bool of_driver : {false, true}) {
+        for (const auto& pool : pools_) {
+            if (pool->key.of_driver() != of_driver) continue;
+            Block* block = pool->holding(ptr);
+            if (block == nullptr) continue;
+            owners_.label(*block, pool->owners, level, events.name.value_or_zero(row), clock_.step(), events.ts[row],
+                          anomalies_);
+            return;
+        }
+    }
+    // Our own labels name all parameters, also those on devices that are not recorded.
+    if (level >= kUserLevel) anomalies_.count(Anomaly::UNKNOWN_LABEL);
+}
+
+Block* BlockTracker::PoolBlocks::holding(u64 ptr) {
+    if (ptr < lowest || ptr >= beyond) return nullptr;
+    if (Block* block = blocks.find(ptr)) return block;
+    if (ordered == nullptr) {
+        ordered = std::make_unique<std::set<u64>>();
+        blocks.each([this](const Block& live) { ordered->insert(live.ptr); });
+    }
+    const auto after = ordered->upper_bound(ptr);
+    if (after == ordered->begin()) return nullptr;
+    Block* block = blocks.find(*std::prev(after));
+    return ptr - block->ptr < static_cast<u64>(block->size) ? block : nullptr;
+}
+
+Belongs BlockTracker::belongs_of(const Block& block) const noexcept {
+    return {owners_.id_of(block), owners_.changes_of(block), uses_.find(block)};
 }
 
 // Books the end of a block that is still in the map.
-void BlockTracker::end_block(PoolBlocks& pool, const Block& block, u64 ts, bool seen) {
+void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen) {
     sites_.freed(block.site, block.size);
     if (sums_ != nullptr) sums_->freed(block.site, block.step, clock_.step(), block.size);
     if (windows_ != nullptr)
         windows_->freed(block.site, std::min(clock_.window_at(block.ts), window_), window_, block.size);
-    if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen);
+    // What nobody has named and what does not outlive its step is temporary, where operators tell activations.
+    if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
+        owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
+    if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block));
+    owners_.end(block, pool.owners);
+    uses_.end(block);
     const u64 word = pool.word_of(block);
     if (word != 0) pool.words.erase(block.id);
     if (block.step < clock_.step()) late_.push_back(Late{block, &pool, word});
@@ -234,7 +286,10 @@ void BlockTracker::close_steps(u32 next, u32 most_silent) {
     const u32 rows = std::min(silent, most_silent);
     if (rows < silent && !follows()) anomalies_.count(Anomaly::STEP_JUMP, 0, silent - rows);
     silent_rows_ += rows * pools_.size();
-    for (const auto& pool : pools_) pool->steps.close(next, rows, clock_.last_ts());
+    for (const auto& pool : pools_) {
+        pool->steps.close(next, rows, clock_.last_ts());
+        pool->owners.close(clock_.step(), allocs_);
+    }
     if (sums_ != nullptr) sums_->close(clock_.step(), next);
     windows_.reset();
     late_.clear();
@@ -252,6 +307,7 @@ void BlockTracker::shrink() {
     for (const auto& pool : pools_) {
         pool->blocks.shrink();
         pool->steps.shrink();
+        pool->owners.shrink();
     }
     sites_.shrink();
     late_.shrink_to_fit();
@@ -355,6 +411,24 @@ void BlockTracker::append(LiveTable& table, const PoolBlocks& pool, const Block&
     table.late.push_back(late ? Bool::YES : Bool::NO);
 }
 
+OwnerTable BlockTracker::owners() const {
+    OwnerTable table;
+    owners_.names().append(table);
+    return table;
+}
+
+OwnerSumTable BlockTracker::owner_sums() const {
+    OwnerSumTable table;
+    for (const auto& pool : pools_) pool->owners.append_sums(table, pool->key, clock_.step(), owners_.names());
+    return table;
+}
+
+OwnerPeakTable BlockTracker::owner_peaks() const {
+    OwnerPeakTable table;
+    for (const auto& pool : pools_) pool->owners.append_peaks(table, pool->key, owners_.names());
+    return table;
+}
+
 LifeTable BlockTracker::going_lives() const {
     LifeTable table;
     if (lives_ == nullptr) return table;
@@ -362,7 +436,7 @@ LifeTable BlockTracker::going_lives() const {
     for (const auto& pool : pools_)
         pool->blocks.each([&](const Block& block) { going.emplace_back(&block, pool->key); });
     std::sort(going.begin(), going.end(), [](const auto& a, const auto& b) { return a.first->id < b.first->id; });
-    for (const auto& [block, pool] : going) lives_->append(table, *block, pool);
+    for (const auto& [block, pool] : going) lives_->append(table, *block, pool, belongs_of(*block));
     return table;
 }
 

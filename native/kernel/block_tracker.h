@@ -1,9 +1,10 @@
 // Pairs the MALLOC and FREE events of one ring and keeps what an analysis needs of them, in one pass.
 //
 // In: batches of event columns, in the order of the ring. Out: the tables of tables.h, at any time. This file knows
-// which block an event belongs to, and tells it the folds beside it: sites.h and site_sums.h (who allocates),
-// pool_steps.h and step_clock.h (when), block_lives.h and segment_map.h (each block's life, and where it lay),
-// running.h (the operator that allocates). Nothing here knows files or Python; module/kernel.cpp binds it.
+// which block an event belongs to, and tells it the folds beside it: sites.h and site_sums.h (who allocates), owners.h
+// (whose it is), pool_steps.h and step_clock.h (when), block_uses.h (who touches it), block_lives.h and segment_map.h
+// (each block's life, and where it lay), running.h (the operator that allocates). Nothing here knows files or Python;
+// module/kernel.cpp binds it.
 //
 //   key     a block is (device type, device, pool, address). The same address in another pool is another block: the
 //           driver's segment and the framework's first block in it start at the same place. So is a handle of physical
@@ -27,7 +28,9 @@
 #include "kernel/anomalies.h"
 #include "kernel/block_lives.h"
 #include "kernel/block_map.h"
+#include "kernel/block_uses.h"
 #include "kernel/event_columns.h"
+#include "kernel/owners.h"
 #include "kernel/pool_key.h"
 #include "kernel/pool_steps.h"
 #include "kernel/running.h"
@@ -80,19 +83,28 @@ public:
     LifeTable going_lives() const;  // of all that are alive, in the order of allocation
     SegmentTable segments() const { return lives_ == nullptr ? SegmentTable{} : lives_->segments(); }
 
+    OwnerTable owners() const;
+    OwnerSumTable owner_sums() const;
+    OwnerPeakTable owner_peaks() const;
+    OwnerChangeTable owner_changes() const { return owners_.changes(); }
+
 private:
     struct PoolBlocks {
         PoolKey key;
         PoolSteps steps;
         BlockMap blocks;
         SiteIndex sites;
-        // Addresses in order, for an ACCESS into the middle of a block. Made when the first such event is enriched:
-        // keeping it costs more than all the rest, and most runs have no ACCESS.
+        // Addresses in order, for an access or a label to the middle of a block. Made when the first such event comes:
+        // keeping it costs more than all the rest, and most runs have none.
         std::unique_ptr<std::set<u64>> ordered;
         std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
+        PoolOwners owners;
+        u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
         PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}
         u64 word_of(const Block& block) const;
+        // The live block that holds an address; null: none does.
+        Block* holding(u64 ptr);
     };
 
     struct Late {
@@ -115,8 +127,10 @@ private:
     void on_malloc(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_free(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_access(const EventColumns& events, std::size_t row, Outcome& outcome);
+    void on_label(const EventColumns& events, std::size_t row);
+    Belongs belongs_of(const Block& block) const noexcept;
     void on_other(const EventColumns& events, std::size_t row, u32 step);
-    void end_block(PoolBlocks& pool, const Block& block, u64 ts, bool seen);
+    void end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen);
 
     PoolBlocks* obtain_pool(PoolKey key);  // null: there are too many
     void close_steps(u32 next, u32 most_silent);
@@ -140,6 +154,8 @@ private:
     u32 window_ = 0;                     // the open one; the first is 1
     std::unique_ptr<BlockLives> lives_;
     std::unique_ptr<Running> running_;  // for lives_
+    Owners owners_;
+    BlockUses uses_;
 };
 
 }  // namespace memscope::kernel

@@ -26,6 +26,7 @@ namespace memscope::kernel {
     X(u8, pool)                  \
     X(u8, flags)
 #define MEMSCOPE_FOLD_MORE_COLUMNS(X) \
+    X(i64, used)                      \
     X(u64, name)                      \
     X(u64, attr)                      \
     X(u32, aux)

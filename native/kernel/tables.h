@@ -148,6 +148,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 //   free_seen           it has, by a FREE; not by a MALLOC of its address
 //   segments            driver segments under it when it was allocated; several are neighbours in an expandable one
 //   segment_*           the first of them: address, bytes, allocation id of the driver's block (0: not seen)
+//   owner               its last one; owner_changes: labels that changed it, beyond the first at each level
+//   *_access_ts         0 without accesses; reads, writes: those of a known sort; longest_idle: ns between two of them
 #define MEMSCOPE_LIFE_COLUMNS(X) \
     X(u64, allocation_id)        \
     X(u8, device_type)           \
@@ -172,7 +174,15 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, segment_size)         \
     X(u64, segment_id)           \
     X(Bool, free_seen)           \
-    X(Bool, alive)
+    X(Bool, alive)               \
+    X(u64, owner)                \
+    X(u32, owner_changes)        \
+    X(u64, first_access_ts)      \
+    X(u64, last_access_ts)       \
+    X(u64, accesses)             \
+    X(u64, reads)                \
+    X(u64, writes)               \
+    X(u64, longest_idle)
 
 // One row per driver segment that was there at the peak of its device, or is there now.
 //   segment_id, attr         of the driver's block behind it: allocation id and flag word; 0 when it was not seen
@@ -199,6 +209,46 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u8, end_pool)                 \
     X(i64, end_used)                \
     X(i64, end_blocks)
+
+// Owners of blocks (owner_names.h). owner: the number by which other tables name them, the same in every ring; 0: those
+// for which there was no room. The rest: string ids of its labels, 0 for none.
+#define MEMSCOPE_OWNER_COLUMNS(X) \
+    X(u64, owner)                 \
+    X(u32, root)                  \
+    X(u64, component)             \
+    X(u64, process)               \
+    X(u64, detail_1)              \
+    X(u64, detail_2)              \
+    X(u64, user_1)                \
+    X(u64, user_2)                \
+    X(u64, user_3)
+
+// Whose the bytes of a pool were at the end and at the peak of each step, the open one included (pool_owners.h).
+#define MEMSCOPE_OWNER_SUM_COLUMNS(X) \
+    X(u8, device_type)                \
+    X(i16, device)                    \
+    X(u8, pool)                       \
+    X(u32, step)                      \
+    X(u64, owner)                     \
+    X(i64, end_bytes)                 \
+    X(i64, peak_bytes)
+
+// Whose they were at the highest peak of all, which was in `step`.
+#define MEMSCOPE_OWNER_PEAK_COLUMNS(X) \
+    X(u8, device_type)                 \
+    X(i16, device)                     \
+    X(u8, pool)                        \
+    X(u32, step)                       \
+    X(u64, owner)                      \
+    X(i64, bytes)
+
+// A block that belonged to `before` belongs to `owner` from then on.
+#define MEMSCOPE_OWNER_CHANGE_COLUMNS(X) \
+    X(u64, allocation_id)                \
+    X(u32, step)                         \
+    X(u64, ts)                           \
+    X(u64, before)                       \
+    X(u64, owner)
 
 #define MEMSCOPE_DECLARE_COLUMN(type, name) std::vector<type> name;
 
@@ -236,6 +286,19 @@ struct LifeTable {
 };
 struct SegmentTable {
     MEMSCOPE_SEGMENT_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+
+struct OwnerTable {
+    MEMSCOPE_OWNER_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct OwnerSumTable {
+    MEMSCOPE_OWNER_SUM_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct OwnerPeakTable {
+    MEMSCOPE_OWNER_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct OwnerChangeTable {
+    MEMSCOPE_OWNER_CHANGE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 
 #undef MEMSCOPE_DECLARE_COLUMN

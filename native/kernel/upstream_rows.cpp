@@ -187,7 +187,8 @@ void UpstreamRows::memory_attr(const RowColumns& c, std::size_t row, TextOut& ou
     }
     const u64 word = c.attr[row];
     if (malloc && options_.owners) {
-        const u64 code = u64{pool} << 16 | u64{c.device_type[row]} << 8 | word >> kModuleShift;
+        const u64 root = u64{pool} << 16 | u64{c.device_type[row]} << 8 | word >> kModuleShift;
+        const u64 code = c.owner[row] != 0 ? c.owner[row] : root;
         if (const std::string& owner = texts_.get(TextForm::OWNER, code); !owner.empty()) {
             attr.MEMSCOPE_KEY("owner");
             attr.value(owner);

@@ -17,8 +17,9 @@
 namespace memscope::kernel {
 
 // What a row is made of. ts: wall clock; id: number of the row in its process; allocation_id: 0 none; pool_live: live
-// bytes of the pool in this file; process_used, device_used, device_total: of the newest sample, -1 unknown. OOM rows
-// of blocks that were alive have in attr the wall clock of their allocation. type, name
+// bytes of the pool in this file; process_used, device_used, device_total: of the newest sample, -1 unknown; owner: of
+// a MALLOC, of tables.h, 0 where the event says it all. OOM rows of blocks that were alive have in attr the wall clock
+// of their allocation. type, name
 #define MEMSCOPE_ROW_COLUMNS(X) \
     X(u8, kind)                 \
     X(u8, flags)                \
@@ -42,7 +43,8 @@ namespace memscope::kernel {
     X(i64, pool_live)           \
     X(i64, process_used)        \
     X(i64, device_used)         \
-    X(i64, device_total)
+    X(i64, device_total)        \
+    X(u64, owner)
 
 struct RowColumns {
     std::size_t n = 0;
@@ -59,7 +61,7 @@ struct RowColumns {
     X(PAIRS, "string: pairs of Attr, each behind a comma")                  \
     X(PATH, "string: the same; a text without keys is the value of `path`") \
     X(STACK, "stack: the cell")                                             \
-    X(OWNER, "pool << 16 | device type << 8 | module: the value of `owner`, or nothing")
+    X(OWNER, "owner of tables.h, or pool << 16 | device type << 8 | module: the value of `owner`, or nothing")
 
 #define X(name, ...) name,
 enum class TextForm : u8 { MEMSCOPE_TEXT_FORMS(X) COUNT };

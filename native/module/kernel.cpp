@@ -92,6 +92,10 @@ MEMSCOPE_TABLE_TO_DICT(BeginTable, MEMSCOPE_BEGIN_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(EnrichTable, MEMSCOPE_ENRICH_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(LifeTable, MEMSCOPE_LIFE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(SegmentTable, MEMSCOPE_SEGMENT_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(OwnerTable, MEMSCOPE_OWNER_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(OwnerSumTable, MEMSCOPE_OWNER_SUM_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(OwnerPeakTable, MEMSCOPE_OWNER_PEAK_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(OwnerChangeTable, MEMSCOPE_OWNER_CHANGE_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
 
@@ -207,6 +211,8 @@ auto table(Member member) {
 
 PYBIND11_MODULE(_kernel, module) {
     using memscope::kernel::BlockTracker;
+    using memscope::kernel::FoldLabel;
+    using memscope::kernel::label_id;
     using memscope::kernel::SharedTracker;
     using memscope::kernel::table;
     module.doc() = "Analysis kernels over columnar batches.";
@@ -232,7 +238,17 @@ PYBIND11_MODULE(_kernel, module) {
         .def("take_ended_lives", table(&BlockTracker::take_ended_lives))
         .def("forget_lives", &SharedTracker::forget_lives)
         .def("going_lives", table(&BlockTracker::going_lives))
-        .def("segments", table(&BlockTracker::segments));
+        .def("segments", table(&BlockTracker::segments))
+        .def("owners", table(&BlockTracker::owners))
+        .def("owner_sums", table(&BlockTracker::owner_sums))
+        .def("owner_peaks", table(&BlockTracker::owner_peaks))
+        .def("owner_changes", table(&BlockTracker::owner_changes));
+
+    py::dict labels;  // that folds give
+#define X(name, text) labels[py::int_(label_id(FoldLabel::name))] = text;
+    MEMSCOPE_FOLD_LABELS(X)
+#undef X
+    module.attr("FOLD_LABELS") = labels;
 
     module.def("demangled", &memscope::kernel::demangled, py::arg("symbol"),
                "A C++ symbol as its programmers know it; any other text as it is.");

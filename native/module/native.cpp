@@ -6,6 +6,7 @@ PYBIND11_MODULE(_native, module) {
     memscope::bind_collect(module);
     memscope::bind_operators(module);
     memscope::bind_calls(module);
+    memscope::bind_labels(module);
     memscope::bind_references(module);
     memscope::bind_reader(module);
     memscope::bind_object_names(module);

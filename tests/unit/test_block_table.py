@@ -87,6 +87,13 @@ def test_a_life_from_malloc_to_free(run: FakeRun, tmp_path: Path) -> None:
         "segment_ptr": None,
         "segment_size": None,
         "segment_id": None,
+        "owner_changes": 0,
+        "first_access_ts": None,
+        "last_access_ts": None,
+        "accesses": 0,
+        "reads": 0,
+        "writes": 0,
+        "longest_idle_ns": None,
     }
     assert (blocks[2]["malloc_ts"], blocks[2]["free_ts"]) == (11, 30)
     assert (blocks[2]["malloc_step"], blocks[2]["free_step"]) == (1, 3)
@@ -117,6 +124,21 @@ def test_a_block_has_the_operator_and_the_range_of_its_thread(run: FakeRun, tmp_
     assert {number: (row["op"], row["range"]) for number, row in blocks.items()} == {
         1: (add, load), 2: (0, 0), 3: (0, 0), 4: (mul, load), 5: (0, load), 6: (0, 0), 7: (0, 0)
     }  # fmt: skip
+
+
+def test_labels_and_accesses_of_a_life(run: FakeRun, tmp_path: Path) -> None:
+    weight, mine = run.text("weight"), run.text('mine, or "yours"')
+    run.malloc(10, 104 * MIB, MIB, step=1, **PTA)
+    run.add(Kind.ACCESS, 20, ptr=105 * MIB - 1, size=1, aux=2, step=1, **PTA)
+    run.add(Kind.ACCESS, 50, ptr=7, used=104 * MIB, size=1, aux=1, step=1, **PTA)
+    run.add(Kind.LABEL_ADDR, 51, ptr=104 * MIB + 5, name=weight, aux=3, step=1)
+    run.add(Kind.LABEL_ADDR, 52, ptr=104 * MIB + 5, name=mine, aux=3, step=1)
+    run.free(60, 104 * MIB, step=3, **PTA)
+    blocks, _ = written(run, tmp_path)
+    life = blocks[1]
+    assert (life["owner"], life["owner_changes"]) == ('PTA@mine, or "yours"@ops', 1)
+    assert (life["first_access_ts"], life["last_access_ts"], life["longest_idle_ns"]) == (20, 50, 30)
+    assert (life["accesses"], life["reads"], life["writes"]) == (2, 1, 1)
 
 
 def test_two_pools_in_segments_of_their_own(run: FakeRun, tmp_path: Path) -> None:

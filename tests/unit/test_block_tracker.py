@@ -234,6 +234,7 @@ class Model:
             same_pool = pool == [process, event.device_type, event.device, event.pool]
             if same_pool and ptr <= event.ptr < ptr + max(block["size"], 1):
                 return block["allocation_id"], event.size, -1, 0, 0
+        self.anomaly(process, "unknown_access", event.size)
         return 0, event.size, -1, 0, 0
 
     def end(self, pool: tuple[int, ...], ptr: int) -> None:
@@ -866,7 +867,7 @@ def test_a_handle_is_no_address() -> None:
     assert rows(tracker.live(), "ptr", "size") == [(64, 100)]
     known = feed(tracker, [Event(Kind.ACCESS, 163, 1, **hal), Event(Kind.ACCESS, 164, 1, **hal)], enrich=True)
     assert known["allocation_id"].tolist() == [1, 0]
-    assert rows(tracker.anomalies()) == []
+    assert rows(tracker.anomalies()) == [("unknown_access", 1, 1)]
 
 
 def test_blocks_from_before_recording_began() -> None:

@@ -26,18 +26,22 @@ from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, S
 
 NPU = {"device_type": DeviceType.NPU, "device": 0}
 TABLES = ("sites", "sums", "ages", "steps", "anomalies", "begins")
+TABLES += ("owners", "owner_sums", "owner_peaks", "owner_changes")
+_KINDS = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH)
+_LABELS = (Kind.LABEL_PUSH, Kind.LABEL_POP, Kind.LABEL_ADDR)
 
 
 def stream(seed: int, n: int) -> list[dict[str, int]]:
-    """Events of one ring: blocks of two pools, steps told by ranges or calls, mappings, failures, launches."""
+    """Events of one ring: blocks of two pools, steps told by ranges or calls, mappings, failures, launches, labels,
+    accesses."""
     chance = random.Random(seed)
     step = between = 0
     source = chance.choice((StepSource.MSTX, StepSource.API))
     events: list[dict[str, int]] = []
     for ts in range(n):
         kind = chance.choices(
-            (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH),
-            (40, 30, 3, 3, 2, 2, 2, 5),
+            (*_KINDS, *_LABELS, Kind.ACCESS),
+            (40, 30, 3, 3, 2, 2, 2, 5, 3, 3, 6, 9),
         )[0]
         event = dict.fromkeys(EVENT_COLUMNS, 0) | {"used": -1, "total": -1, "kind": int(kind), "ts": 1000 + ts}
         event |= {"tid": chance.choice((1, 2)), "stack_py": chance.randrange(3), **NPU}
@@ -55,6 +59,12 @@ def stream(seed: int, n: int) -> list[dict[str, int]]:
                 event |= {"attr": chance.choice((0, 1 << 17)), "flags": chance.choice((0, 0, int(Flag.HANDLE)))}
         elif kind in (Kind.MAP, Kind.UNMAP):
             event |= {"ptr": chance.randrange(1, 9) << 21, "size": 1 << 20, "attr": chance.randrange(1, 9) << 21}
+        elif kind in _LABELS:
+            event |= {"name": chance.randrange(1, 5), "aux": chance.randrange(1, 6)}
+            event |= {"ptr": (chance.randrange(1, 9) << 21) + chance.choice((0, 0, 300))}
+        elif kind == Kind.ACCESS:
+            event |= {"ptr": (chance.randrange(1, 9) << 21) + chance.choice((0, 700)), "size": 4}
+            event |= {"aux": chance.randrange(3), "flags": chance.choice((0, int(Flag.BACKWARD)))}
         elif kind == Kind.OOM:
             event |= {"pool": int(Pool.PTA), "size": 1 << 20, "aux": chance.choice((0, 0, 1))}
         events.append(event | {"step": max(step - chance.choice((0, 0, 0, between)), 0)})
@@ -121,6 +131,8 @@ def test_streams_have_what_they_are_to_test() -> None:
     assert tables.incidents
     assert tables.step > 3
     assert any(len(fed(stream(seed, 300), []).held().mappings.ranges) for seed in range(5))
+    assert len(tables.owners["owner"]) > 10
+    assert any(len(fed(stream(seed, 300), []).tables().owner_changes["owner"]) for seed in range(5))
 
 
 def test_asking_in_between_changes_nothing() -> None:
@@ -216,7 +228,8 @@ def hostile(seed: int, n: int) -> dict[str, Any]:
         small = random_.integers(0, 4, n).astype(dtype)
         table[name] = (bytes_, random_.choice(ends, n), small, np.sort(bytes_), bytes_[:1])[random_.integers(0, 5)]
     if random_.random() < 0.8:
-        usual = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM)
+        usual = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.ACCESS)
+        usual += _LABELS
         table["kind"] = random_.choice(np.array(usual, np.uint8), n)
     return table
 

@@ -331,7 +331,6 @@ def test_operators_of_torch_are_observed_when_something_asks_for_them() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("analysis", "decompose"),
         ("analysis", "inefficient"),
         ("watch", "a,b"),
     ],

@@ -93,6 +93,7 @@ ROW_COLUMNS = {
     **EVENT_COLUMNS,
     "ts": "<i8",
     **dict.fromkeys(("id", "allocation_id", "pool_live", "process_used", "device_used", "device_total"), "<i8"),
+    "owner": "<u8",
 }
 
 

@@ -46,6 +46,7 @@ def attach(session: Session) -> None:
     _watch_torch()
     watch_operators(session.config)
     _watch_for_oom()
+    watch_owners(session.config)
 
 
 def _set_up(session: Session) -> None:
@@ -87,6 +88,24 @@ def _watch_for_oom() -> None:
         from msmemscope.snapshots import watch_for_oom
 
         watch_for_oom()
+
+
+def watch_owners(config: Config) -> None:
+    """Where `config` asks for owners, lets torch's modules and optimizers say what their tensors are."""
+    if config.records_owners and _attached is not None and "torch" in sys.modules:
+        from msmemscope.collect.rank import identities
+        from msmemscope.framework_hooks import watch_frameworks
+
+        identities.watch_identities()
+        watch_frameworks()
+
+
+def recording_begins() -> None:
+    """start() of the program's: what was said before, and what is there already, is told to the session."""
+    for name, tell_it in (("labels", "tell_again"), ("identities", "label_known_modules")):
+        module = sys.modules.get(f"msmemscope.collect.rank.{name}")
+        if module is not None:
+            getattr(module, tell_it)()
 
 
 def look_for_operators() -> None:
@@ -152,6 +171,9 @@ def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> No
         return
     try:
         identify()
+        identities = sys.modules.get("msmemscope.collect.rank.identities")
+        if identities is not None:
+            identities.before_boundary(optimizer)
         _optimizers.after_step(optimizer, args, kwargs)
         step_ended()
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped

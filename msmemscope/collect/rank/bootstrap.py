@@ -125,7 +125,7 @@ def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         _safely(lambda: action(module))
     else:
-        _awaited[name] = action
+        _awaited.setdefault(name, []).append(action)
 
 
 def _expect() -> None:
@@ -141,8 +141,8 @@ def _expect() -> None:
 def _see_to(module: ModuleType) -> None:
     """A module that is waited for has just been imported. A framework has not allocated yet. Not earlier: while
     torch_npu is imported it looks into LD_PRELOAD too, and would change how it finds CANN's functions, and say so."""
-    if action := _awaited.pop(module.__name__, None):
-        _safely(lambda: action(module))
+    for action in _awaited.pop(module.__name__, ()):
+        _safely(lambda action=action: action(module))
     if module.__name__ in WITH_MSTX_POOLS:
         _safely(announce)
     if module.__name__ in FRAMEWORKS:
@@ -242,7 +242,7 @@ def _say(text: str) -> None:
 
 
 _said: set[str] = set()
-_awaited: dict[str, Callable[[ModuleType], None]] = {}
+_awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
 own_imports = OwnImports()
 
 install()

@@ -1,0 +1,265 @@
+"""Whose the memory is: of every pool the tree of owners, at its peak, at the end and at a step that is asked for.
+
+Flows in: whose the bytes of each process were (blocks.py, OwnerTables). Flows out: one note, whose rows are the trees
+of each process and of the job, in cluster/decompose.csv, and whose lines are the job's largest branches at the peak.
+The bytes of a pool's owners add up to what the pool held; what nobody has named is a branch, `unattributed`.
+
+A pool of each process has a peak of its own: the job's tree at the peak adds up those of its processes, wherever they
+were. The end is that of the last complete step, as everywhere; of a process without one, now.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msmemscope._kernel import FOLD_LABELS
+from msmemscope.analysis.analyzer import Analyzer, Judged, Tables
+from msmemscope.analysis.blocks import OwnerTables
+from msmemscope.analysis.findings import Finding, Row, device_name, format_bytes, pool_name, scope_of
+from msmemscope.analysis.owners import OTHER, owner_levels
+from msmemscope.vocabulary import Pool
+
+KIND = "decompose"
+UNATTRIBUTED = "unattributed"
+PEAK, END, STEP_PEAK, STEP_END = "peak", "end", "step_peak", "step_end"
+COLUMNS = (
+    *("scope", "rank", "process", "pid", "device", "pool", "when", "step"),
+    *("owner", "level", "own_bytes", "bytes", "share", "pool_bytes"),
+)
+
+Path = tuple[str, ...]
+"""The levels of an owner, the pool first."""
+Place = tuple[str, str]
+"""Device and pool."""
+Tree = dict[Path, int]
+"""Bytes of every owner itself, without those below it."""
+
+_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
+_LINES = 12  # of the console
+_DEEPEST_LINE = 3  # levels
+
+
+@dataclass(frozen=True)
+class DecomposeOptions:
+    """What the analysis may be told."""
+
+    step: int = -1
+    """A step whose peak and end are told beside those of the run; -1: none."""
+
+    def __post_init__(self) -> None:
+        if self.step < -1:
+            raise ValueError(f"step takes a number of a step, or -1 for none; got {self.step}")
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Of one process: what `when` the owners in a pool held."""
+
+    number: int
+    place: Place
+    of_driver: bool
+    when: str
+    step: int
+    tree: Tree
+
+
+def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
+    """One note, or none where nothing was recorded."""
+    moments = [
+        moment
+        for number, one in tables.tracked.owners.items()
+        for moment in _moments(tables, number, one, options.step)
+    ]
+    if not moments:
+        return []
+    job: dict[tuple[str, Place], list[_Moment]] = defaultdict(list)
+    for moment in moments:
+        job[moment.when, _of_job(moment.place)].append(moment)
+    ranks = tuple(tables.tracked.subjects.ranks)
+    peaks = {place: some for (when, place), some in job.items() if when == PEAK}
+    shown = [place for place, some in peaks.items() if not some[0].of_driver] or list(peaks)
+    shown.sort(key=lambda place: (-_bytes_of(peaks[place]), place))
+    trees = {place: _added(peaks[place]) for place in shown}
+    steps = [moment.step for moment in moments]
+    return [
+        Finding(
+            kind=KIND,
+            severity="info",
+            confidence=1.0,
+            ranks=ranks,
+            scope=scope_of(ranks, ranks),
+            device="",
+            pool="",
+            first_step=min(steps),
+            last_step=max(steps),
+            bytes=sum(_bytes_of(peaks[place]) for place in shown),
+            bytes_per_step=0.0,
+            blocks=0,
+            processes=() if ranks else tuple(subject.name for subject in tables.tracked.subjects),
+            sentence="whose the memory is, at the peak of each pool: " + "; ".join(map(_sentence, trees.values())),
+            details=tuple(_lines(trees.values())),
+            evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},
+            more_rows=(*_process_rows(tables, moments), *_job_rows(job)),
+        )
+    ]
+
+
+def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Iterator[_Moment]:
+    paths = _paths(one.owners, tables)
+    sums, peaks = one.sums, one.peaks
+    for key in sorted({*zip(*(sums[name].tolist() for name in ("device_type", "device", "pool")), strict=True)}):
+        device_type, device, pool = key
+        place = device_name(device_type, device), pool_name(pool, device_type)
+        make = partial(_Moment, number, place, pool in _DRIVERS)
+        root = place[1]
+        of_pool = (sums["device_type"] == device_type) & (sums["device"] == device) & (sums["pool"] == pool)
+        at_peak = (peaks["device_type"] == device_type) & (peaks["device"] == device) & (peaks["pool"] == pool)
+        if at_peak.any():
+            tree = _tree(paths, root, peaks["owner"][at_peak], peaks["bytes"][at_peak])
+            yield make(PEAK, int(peaks["step"][at_peak][0]), tree)
+        steps = sums["step"][of_pool]
+        closed = steps[steps < one.open_step]
+        wanted = [(END, "end_bytes", int(closed.max()) if len(closed) else one.open_step)]
+        if asked >= 0 and (steps <= asked).any() and asked <= one.open_step:
+            latest = int(steps[steps <= asked].max())
+            # A step of which nothing is kept was as the one before it left it, as far as anybody knows.
+            wanted += [
+                (STEP_PEAK, "peak_bytes" if latest == asked else "end_bytes", latest),
+                (STEP_END, "end_bytes", latest),
+            ]
+        for when, column, step in wanted:
+            rows = of_pool & (sums["step"] == step)
+            yield make(when, step, _tree(paths, root, sums["owner"][rows], sums[column][rows]))
+
+
+def _paths(owners: dict[str, Any], tables: Tables) -> dict[int, Path]:
+    """By number the levels of an owner below its pool's name; what only its pool tells is unattributed."""
+    found: dict[int, Path] = {0: (OTHER,)}
+    for owner, (root, labels) in owner_levels(owners).items():
+        texts = tuple(FOLD_LABELS.get(label) or tables.text(label) for label in labels if label)
+        module = tuple(root.split("@")[1:])
+        named = any(label and FOLD_LABELS.get(label) != "ops" for label in labels)
+        found[owner] = module or () if module and not texts else (*module, *((*texts,) if named else (UNATTRIBUTED,)))
+    return found
+
+
+def _tree(paths: Mapping[int, Path], root: str, owners: Any, sizes: Any) -> Tree:
+    tree: Tree = defaultdict(int)
+    for owner, size in zip(owners.tolist(), sizes.tolist(), strict=True):
+        if size:
+            path = (root, *paths.get(owner, (OTHER,)))
+            tree[path] += size
+    return dict(tree)
+
+
+def _of_job(place: Place) -> Place:
+    """Each rank has a device of its own: over the job they are one."""
+    return place[0].partition(":")[0], place[1]
+
+
+def _bytes_of(moments: list[_Moment]) -> int:
+    return sum(sum(one.tree.values()) for one in moments)
+
+
+def _added(moments: list[_Moment]) -> Tree:
+    tree: Tree = defaultdict(int)
+    for one in moments:
+        for path, size in one.tree.items():
+            tree[path] += size
+    return dict(tree)
+
+
+def _nodes(tree: Tree) -> dict[Path, tuple[int, int]]:
+    """Of every node its own bytes, and those with what is below it; parents before children."""
+    whole: dict[Path, int] = defaultdict(int)
+    for path, size in tree.items():
+        for depth in range(1, len(path) + 1):
+            whole[path[:depth]] += size
+    return {path: (tree.get(path, 0), whole[path]) for path in sorted(whole)}
+
+
+def _rows(tree: Tree, facts: Mapping[str, str | int | float]) -> Iterator[Row]:
+    total = sum(tree.values())
+    for path, (own, size) in _nodes(tree).items():
+        node: dict[str, str | int | float] = {
+            "owner": "@".join(path),
+            "level": len(path) - 1,
+            "own_bytes": own,
+            "bytes": size,
+        }
+        cells: dict[str, str | int | float] = {**facts, **node}
+        yield Row("decompose", {**cells, "share": size / total if total else 0.0, "pool_bytes": total})
+
+
+def _process_rows(tables: Tables, moments: list[_Moment]) -> Iterator[Row]:
+    tracked = tables.tracked
+    names = {number: subject.name for subject in tracked.subjects for number in subject.members}
+    for one in moments:
+        process = tracked.processes[one.number]
+        facts: dict[str, str | int | float] = {
+            "scope": "process",
+            "rank": "" if process.rank is None else process.rank,
+            "process": names.get(one.number, ""),
+            "pid": process.pid,
+            "device": one.place[0],
+            "pool": one.place[1],
+            "when": one.when,
+            "step": one.step,
+        }
+        yield from _rows(one.tree, facts)
+
+
+def _job_rows(job: Mapping[tuple[str, Place], list[_Moment]]) -> Iterator[Row]:
+    for (when, (device, pool)), moments in sorted(job.items()):
+        steps = {one.step for one in moments}
+        facts: dict[str, str | int | float] = {"scope": "job", "device": device, "pool": pool, "when": when}
+        if len(steps) == 1:
+            facts["step"] = steps.pop()
+        yield from _rows(_added(moments), facts)
+
+
+def _sentence(tree: Tree) -> str:
+    total = sum(tree.values())
+    unnamed = sum(size for path, size in tree.items() if path[-1] == UNATTRIBUTED)
+    root = next(iter(tree))[0] if tree else ""
+    return f"{root} {format_bytes(total)}, {100 * unnamed / total if total else 0:.1f} % unattributed"
+
+
+def _lines(trees: Any) -> Iterator[str]:
+    """The largest branches, as a tree."""
+    nodes = {path: node for tree in trees for path, node in _nodes(tree).items() if len(path) <= _DEEPEST_LINE}
+    largest = sorted(nodes, key=lambda path: -nodes[path][1])[:_LINES]
+    totals = {path[0]: node[1] for path, node in nodes.items() if len(path) == 1}
+
+    def order(path: Path) -> tuple[tuple[int, str], ...]:
+        return tuple((-nodes[path[:depth]][1], path[depth - 1]) for depth in range(1, len(path) + 1))
+
+    for path in sorted(largest, key=order):
+        share = 100 * nodes[path][1] / totals[path[0]] if totals[path[0]] else 0.0
+        yield f"{format_bytes(nodes[path][1]):>10}  {share:5.1f} %  {'  ' * (len(path) - 1)}{path[-1]}"
+    if len(nodes) > len(largest):
+        yield f"{len(nodes) - len(largest)} more, per process and at the end: cluster/decompose.csv"
+
+
+def _as_json(tree: Tree) -> dict[str, int]:
+    return {"@".join(path): size for path, size in sorted(tree.items())}
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """Of summary.json: by device and pool the bytes of every owner at the peak."""
+    return {"decompose": judged.findings[0].evidence["peak"] if judged.findings else {}}
+
+
+DECOMPOSE = Analyzer(
+    name="decompose",
+    needs=("owners",),
+    options=DecomposeOptions,
+    judge=judge,
+    files={"decompose": COLUMNS},
+    asked_by=("decompose",),
+    figures=figures,
+)

@@ -1,0 +1,130 @@
+"""Lets functions of frameworks say whose memory is (integrations/), once their modules are imported.
+
+In: hooks. Out: wrapped functions, which push labels before and pop them behind, also when the original raises; take
+snapshots; or label what it made. What a function is, it stays: name, signature, static or class method, coroutine or
+generator. Nothing is imported for it: a module that the program never imports is never looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from msmemscope import _native
+from msmemscope.collect.rank.addresses import addresses
+from msmemscope.collect.rank.around import Around
+from msmemscope.collect.rank.bootstrap import after_import
+from msmemscope.collect.rank.steps import keep_from_compiler
+from msmemscope.integrations import tags
+from msmemscope.integrations.hook import CLOSES, OPENS, SNAPSHOT, TAGS, Hook, Labels
+from msmemscope.telling import tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+_wrapped: list[tuple[Any, str, Any, bool]] = []  # owner, name, original, whether it was the owner's own
+_wanted: set[Hook] = set()
+_done: set[Hook] = set()
+_failed: set[str] = set()
+
+
+def apply(hooks: Iterable[Hook]) -> None:
+    """Now, or when their module has been imported; each once."""
+    for hook in hooks:
+        if hook not in _wanted:
+            _wanted.add(hook)
+            after_import(hook.module, functools.partial(_wrap, hook))
+
+
+def release() -> None:
+    """Takes back what apply() has done. By-name importers keep what they have."""
+    while _wrapped:
+        owner, name, original, was_own = _wrapped.pop()
+        if was_own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+    _wanted.clear()
+    _done.clear()
+
+
+def is_applied() -> bool:
+    return bool(_wanted)
+
+
+def _wrap(hook: Hook, module: Any) -> None:
+    if hook not in _wanted or hook in _done:
+        return  # taken back meanwhile; asked for again since
+    _done.add(hook)
+    owner = module
+    *parents, name = hook.name.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent, None)
+    if owner is None or not hasattr(owner, name):
+        return  # this version of the framework has it not
+    own = vars(owner).get(name)
+    original = own if own is not None else getattr(owner, name)
+    kind = type(original) if isinstance(original, (staticmethod, classmethod)) else None
+    wrapped = _around(hook)(original.__func__ if kind is not None else original)
+    _wrapped.append((owner, name, original, own is not None))
+    setattr(owner, name, kind(wrapped) if kind is not None else wrapped)
+
+
+def _around(hook: Hook) -> Callable[[Any], Any]:
+    if hook.how == SNAPSHOT:
+        from msmemscope.snapshots import TakeSnapshot
+
+        return TakeSnapshot(name=hook.name.rpartition(".")[2])
+    if hook.how == TAGS:
+        return functools.partial(_with_tags, hook)
+    return _Labelled(hook.labels, opens=hook.how != CLOSES, closes=hook.how != OPENS)
+
+
+class _Labelled(Around):
+    """Labels of levels that are no program's own: of the thread, while a function runs, or from its run on until that
+    of another."""
+
+    def __init__(self, labels: Labels, *, opens: bool, closes: bool) -> None:
+        super().__init__()
+        self._labels = labels
+        self._opens, self._closes = opens, closes
+
+    def begin(self) -> int:
+        for level, label in self._labels if self._opens else ():
+            _native.label_thread(True, level, label)
+        return 0
+
+    def end(self, _: int) -> None:
+        for level, label in reversed(self._labels) if self._closes else ():
+            _native.label_thread(False, level, label)
+
+    def __call__(self, function: Any) -> Any:
+        wrapped: Any = super().__call__(function)
+        if wrapped is not function:
+            keep_from_compiler(wrapped)
+        return wrapped
+
+
+def _with_tags(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(this: Any, *arguments: Any, **named: Any) -> Any:
+        result = function(this, *arguments, **named)
+        try:
+            _tag(hook, this, (*arguments, *named.values()), result)
+        except Exception as error:  # noqa: BLE001 - the framework's objects may be of another make
+            if hook.name not in _failed:
+                _failed.add(hook.name)
+                tell(f"Warning: what {hook.name} has made is not labelled: {error!r}")
+        return result
+
+    return wrapper
+
+
+def _tag(hook: Hook, this: Any, arguments: tuple[Any, ...], result: Any) -> None:
+    seen: set[int] = set()
+    for labels, tensors in getattr(tags, hook.tag)(this, arguments, result):
+        fresh = [address for address in addresses(tensors) if address not in seen]
+        seen.update(fresh)
+        for level, label in labels if fresh else ():
+            _native.label_addresses(fresh, level, label, True)

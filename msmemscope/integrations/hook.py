@@ -1,0 +1,31 @@
+"""One function of a framework, and what its run says about what it allocates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+COMPONENT, PROCESS, DETAIL_1, DETAIL_2 = 1, 2, 3, 4  # levels of record.h
+
+AROUND, OPENS, CLOSES, TAGS, SNAPSHOT = "around", "opens", "closes", "tags", "snapshot"
+
+Labels = tuple[tuple[int, str], ...]
+
+
+class Hook(NamedTuple):
+    """module, name: where it is, "Class.method" or "function".
+
+    how: `around`: its labels hold while it runs; `opens`: from its run on, until a function of the same map `closes`
+    them; `tags`: what it has made when it returns gets addresses' labels, by the function `tag` of `tags.py`;
+    `snapshot`: the allocator's counters before and behind it.
+    """
+
+    module: str
+    name: str
+    how: str = AROUND
+    labels: Labels = ()
+    tag: str = ""
+
+
+def hooks(module: str, names: str, how: str = AROUND, *labels: tuple[int, str], tag: str = "") -> tuple[Hook, ...]:
+    """The same for several names of a module, separated by blanks."""
+    return tuple(Hook(module, name, how, labels, tag) for name in names.split())

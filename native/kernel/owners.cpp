@@ -1,0 +1,92 @@
+#include "kernel/owners.h"
+
+namespace memscope::kernel {
+
+void Owners::push(u32 tid, u32 level, u64 label, Anomalies& anomalies) {
+    if (!threads_.push(tid, level, label, names_)) anomalies.count(Anomaly::LEFT_OUT_LABEL);
+}
+
+OwnerNumber Owners::number_of(u32 root, LabelsNumber labels, const Block& block, Anomalies& anomalies) {
+    const OwnerNumber owner = names_.owner(root, labels);
+    if (owner == OwnerNames::kOther) anomalies.count(Anomaly::OTHER_OWNER, block.size);
+    return owner;
+}
+
+void Owners::begin(Block& block, PoolKey pool, PoolOwners& sums, u64 flag_word, Anomalies& anomalies) {
+    const u32 root = root_of(pool, flag_word);
+    const LabelsNumber labels = threads_.of(block.tid);
+    if (labels != 0) {
+        block.owner = number_of(root, labels, block, anomalies);
+    } else {
+        if (root != latest_root_) {
+            latest_plain_ = number_of(root, 0, block, anomalies);
+            latest_root_ = root;
+        }
+        block.owner = latest_plain_;
+    }
+    block.told = 0;
+    sums.born(block.owner, block.size);
+}
+
+void Owners::end(const Block& block, PoolOwners& sums) {
+    sums.died(block.owner, block.size);
+    if (!changed_.empty()) changed_.erase(block.id);
+}
+
+void Owners::label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies) {
+    if (level == 0 || level > kLevels || label == 0 || block.owner == OwnerNames::kOther) {
+        anomalies.count(Anomaly::LEFT_OUT_LABEL);
+        return;
+    }
+    const u8 bit = static_cast<u8>(1u << level);
+    const bool is_first = (block.told & bit) == 0;
+    block.told |= bit;
+    if (names_.labels(block.owner)[level - 1] == label) return;
+    const LabelsNumber labels = names_.with(names_.labels_number(block.owner), level, label);
+    if (is_first) {
+        correct(block, sums, labels, anomalies);
+        return;
+    }
+    const OwnerNumber before = block.owner;
+    block.owner = number_of(names_.root(before), labels, block, anomalies);
+    Changed& changed = changed_[block.id];
+    changed.times += 1;
+    changed.latest = sums.change_owner(before, block.owner, block.size);
+    if (changes_.owner.size() >= kMaxOwnerChanges) {
+        anomalies.count(Anomaly::LEFT_OUT_CHANGE, block.size);
+        return;
+    }
+    changes_.allocation_id.push_back(block.id);
+    changes_.step.push_back(step);
+    changes_.ts.push_back(ts);
+    changes_.before.push_back(names_.id(before));
+    changes_.owner.push_back(names_.id(block.owner));
+}
+
+void Owners::suggest(Block& block, PoolOwners& sums, u32 level, FoldLabel label, Anomalies& anomalies) {
+    if (block.owner == OwnerNames::kOther || is_labelled(block, level)) return;
+    correct(block, sums, names_.with(names_.labels_number(block.owner), level, label_id(label)), anomalies);
+}
+
+void Owners::correct(Block& block, PoolOwners& sums, LabelsNumber labels, Anomalies& anomalies) {
+    const OwnerNumber owner = number_of(names_.root(block.owner), labels, block, anomalies);
+    const auto changed = changed_.empty() ? changed_.end() : changed_.find(block.id);
+    sums.correct_owner(block.owner, owner, block.size, block.id,
+                       changed == changed_.end() ? 0 : changed->second.latest);
+    block.owner = owner;
+}
+
+bool Owners::is_known(const Block& block) const noexcept {
+    const Labels& labels = names_.labels(block.owner);
+    for (u32 level = 1; level <= kLevels; ++level)
+        if (labels[level - 1] != 0 && (level != kDetail2 || labels[level - 1] != label_id(FoldLabel::OPS))) return true;
+    return false;
+}
+
+u32 Owners::changes_of(const Block& block) const noexcept {
+    if (changed_.empty()) return 0;
+    const auto known = changed_.find(block.id);
+    return known == changed_.end() ? 0 : known->second.times;
+}
+
+}  // namespace memscope::kernel

@@ -1,0 +1,66 @@
+// Whose each block is, by the labels that the program and our own look at its modules and optimizers give.
+//
+//   birth    a block belongs to the root of its pool and to the labels that its thread has set then
+//   address  LABEL_ADDR sets one level of the block that holds the address. The first at a level says what the block
+//            has been from its beginning; another one later is a change, kept as a row (the same again says nothing)
+//   folds    `activation` and `temporary` (block_uses.h) and upstream's weak `ops` fill a level that is empty
+//
+// Told by the block tracker, which knows blocks. Memory: 64 bytes for each of kMaxOwners owners, 32 for each of
+// kMaxOwnerChanges changes, what thread_labels.h and pool_owners.h say.
+#pragma once
+
+#include <unordered_map>
+
+#include "kernel/anomalies.h"
+#include "kernel/block_map.h"
+#include "kernel/owner_names.h"
+#include "kernel/pool_owners.h"
+#include "kernel/tables.h"
+#include "kernel/thread_labels.h"
+
+namespace memscope::kernel {
+
+inline constexpr std::size_t kMaxOwnerChanges = 1u << 16;
+
+class Owners {
+public:
+    // LABEL_PUSH and LABEL_POP.
+    void push(u32 tid, u32 level, u64 label, Anomalies& anomalies);
+    void pop(u32 tid, u32 level, u64 label) { threads_.pop(tid, level, label, names_); }
+
+    // Sets the owner of a block that begins. flag_word: as its MALLOC has it.
+    void begin(Block& block, PoolKey pool, PoolOwners& sums, u64 flag_word, Anomalies& anomalies);
+    // It ends.
+    void end(const Block& block, PoolOwners& sums);
+    // LABEL_ADDR of a live block.
+    void label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies);
+    // A fold says what the block has been from its beginning, unless something is said at that level already.
+    void suggest(Block& block, PoolOwners& sums, u32 level, FoldLabel label, Anomalies& anomalies);
+
+    bool is_labelled(const Block& block, u32 level) const noexcept {
+        return names_.labels(block.owner)[level - 1] != 0;
+    }
+    // Whether anything but upstream's weak `ops` is known of it below its root.
+    bool is_known(const Block& block) const noexcept;
+    u64 id_of(const Block& block) const noexcept { return names_.id(block.owner); }
+    u32 changes_of(const Block& block) const noexcept;
+    const OwnerNames& names() const noexcept { return names_; }
+    const OwnerChangeTable& changes() const noexcept { return changes_; }
+
+private:
+    OwnerNumber number_of(u32 root, LabelsNumber labels, const Block& block, Anomalies& anomalies);
+    struct Changed {
+        u32 times = 0;
+        u64 latest = 0;  // number of the change in its pool
+    };
+    void correct(Block& block, PoolOwners& sums, LabelsNumber labels, Anomalies& anomalies);
+
+    OwnerNames names_;
+    ThreadLabels threads_;
+    OwnerChangeTable changes_;
+    std::unordered_map<u64, Changed> changed_;  // live blocks, by number
+    u32 latest_root_ = ~0u;                     // and its owner without labels: nearly always the next one's too
+    OwnerNumber latest_plain_ = 0;
+};
+
+}  // namespace memscope::kernel

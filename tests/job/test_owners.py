@@ -1,0 +1,104 @@
+"""Owners in real programs: weights, gradients and optimizer states are what the model itself says, to the byte."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import LIMIT_S, PROGRAMS, environment, torchrun
+
+from msmemscope.analysis.blocks import track
+from msmemscope.analysis.owners import owner_levels
+from msmemscope.tables.run import Run
+
+PARTS = ("weight", "gradient", "optimizer_state", "buffer")
+
+
+def watched(output: Path, *command: str | Path, analysis: str = "decompose") -> Path:
+    """The run of a program under the tool."""
+    tool = [sys.executable, "-m", "msmemscope", "--analysis", analysis, "--output-path", output, "--"]
+    done = subprocess.run(
+        [*map(str, tool), *map(str, command)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = output.glob("run_*")
+    return run
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def held_by_part(run: Path, rank: int | None = None) -> list[dict[str, int]]:
+    """At the end of each complete step of the only process that made steps, or of a rank."""
+    opened = Run(run)
+    tracked = track(opened)
+    (number,) = (one for one in tracked.boundaries if rank is None or tracked.processes[one].rank == rank)
+    owners = tracked.owners[number]
+    part = {owner: opened.string(labels[2]) for owner, (_, labels) in owner_levels(owners.owners).items() if labels[2]}
+    found: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(PARTS, 0))
+    for row in np.flatnonzero(owners.sums["step"] < owners.open_step).tolist():
+        name = part.get(int(owners.sums["owner"][row]), "")
+        if name in PARTS:
+            found[int(owners.sums["step"][row])][name] += int(owners.sums["end_bytes"][row])
+    return [found[step] for step in sorted(found)]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
+@pytest.mark.parametrize("model", ["nano_gpt", "resnet18"])
+def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str, optimizer: str) -> None:
+    truth = tmp_path / "truth"
+
+    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", model, optimizer, "cpu", truth)
+
+    said = [json.loads(line) for line in truth.read_text().splitlines()]
+    assert len(said) == 4
+    assert said[-1]["optimizer_state"] > 0
+    assert held_by_part(run) == said
+
+
+def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
+    truth = tmp_path / "truth"
+
+    run = watched(tmp_path / "out", *torchrun(2, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth))
+
+    for rank in (0, 1):
+        said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]
+        assert said[-1]["optimizer_state"] > 0
+        assert held_by_part(run, rank) == said
+
+
+def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:
+    """cluster/decompose.csv against cluster/steps.csv, live and by `analyze --only decompose` of a step."""
+    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", tmp_path / "t")
+
+    nodes = rows(run / "cluster/decompose.csv")
+    steps = [row for row in rows(run / "cluster/steps.csv") if row["complete"] == "true"]
+    mine = [row for row in nodes if row["scope"] == "process" and row["pool"] == "HOST"]
+    at_peak = sum(int(row["own_bytes"]) for row in mine if row["when"] == "peak")
+    at_end = sum(int(row["own_bytes"]) for row in mine if row["when"] == "end")
+    assert at_peak == max(int(row["peak_bytes"]) for row in steps if row["pool"] == "HOST")
+    assert at_end == int([row for row in steps if row["pool"] == "HOST"][-1]["end_bytes"])
+    job = sum(int(row["own_bytes"]) for row in nodes if (row["scope"], row["when"]) == ("job", "peak"))
+    assert job == sum(int(row["own_bytes"]) for row in nodes if (row["scope"], row["when"]) == ("process", "peak"))
+    weight = next(row for row in mine if (row["when"], row["owner"]) == ("end", "HOST@weight"))
+    assert int(weight["bytes"]) == json.loads((tmp_path / "t").read_text().splitlines()[-1])["weight"]
+
+    command = [sys.executable, "-m", "msmemscope", "analyze", run, "--only", "decompose", "--decompose.step", "2"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    assert "whose the memory is" in done.stdout
+    assert "weight" in done.stdout
+    assert "unattributed" in done.stdout
