@@ -79,6 +79,8 @@ def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
         said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]
         assert said[-1]["optimizer_state"] > 0
         assert held_by_part(run, rank) == said
+    owners = {row["owner"] for row in rows(run / "cluster/decompose.csv")}
+    assert any("@fsdp2@" in owner for owner in owners), owners
 
 
 def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Hooks in frameworks: applied when a module is imported, without changing what a function is, and taken back."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msmemscope import framework_hooks, init_framework_hooks
+from msmemscope.collect.rank import hijack
+from msmemscope.integrations.hook import AROUND, CLOSES, COMPONENT, DETAIL_1, OPENS, PROCESS, TAGS, hooks
+from msmemscope.integrations.maps import MAPS, automatic, covers, find
+
+MODULE = '''
+class Base:
+    def inherited(self): return "inherited"
+
+class Worker(Base):
+    def run(self, x: int, *, fail: bool = False) -> int:
+        """Runs."""
+        if fail: raise KeyError(x)
+        return x + 1
+    @staticmethod
+    def static(x): return x
+    @classmethod
+    def of(cls): return cls
+    def before(self): return 1
+    def behind(self): return 2
+    def load(self, model): self.model = model
+
+def function(): return "plain"
+'''
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, int, str]]]:
+    """Pushes and pops of this thread, which has no session to tell."""
+    calls: list[tuple[bool, int, str]] = []
+    monkeypatch.setattr(hijack._native, "label_thread", lambda *call: calls.append(call) or True)
+    yield calls
+    hijack.release()
+
+
+@pytest.fixture
+def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A module that nobody has imported."""
+    name = f"framework_of_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_function_is_wrapped_when_its_module_is_imported_and_stays_what_it_is(told: list[Any], name: str) -> None:
+    labels = ((COMPONENT, "vllm"), (PROCESS, "serve"))
+    names = "Worker.run Worker.static Worker.of Worker.inherited function Worker.not_there"
+    hijack.apply(hooks(name, names, AROUND, *labels))
+    assert name not in sys.modules
+    module = importlib.import_module(name)
+
+    worker = module.Worker()
+    assert worker.run(1) == 2
+    assert told == [(True, 1, "vllm"), (True, 2, "serve"), (False, 2, "serve"), (False, 1, "vllm")]
+    assert (module.Worker.run.__doc__, str(inspect.signature(module.Worker.run))) == (
+        "Runs.",
+        "(self, x: int, *, fail: bool = False) -> int",
+    )
+    assert (worker.static(3), module.Worker.of(), module.function()) == (3, module.Worker, "plain")
+    assert isinstance(vars(module.Worker)["static"], staticmethod)
+    del told[:]
+    with pytest.raises(KeyError):
+        worker.run(1, fail=True)
+    assert told[2:] == [(False, 2, "serve"), (False, 1, "vllm")]
+
+    hijack.release()
+    del told[:]
+    assert (worker.run(1), worker.inherited()) == (2, "inherited")
+    assert told == []
+    assert "inherited" not in vars(module.Worker)
+
+
+def test_labels_hold_from_the_function_that_opens_to_the_one_that_closes(told: list[Any], name: str) -> None:
+    module = importlib.import_module(name)
+    hijack.apply(hooks(name, "Worker.before", OPENS, (COMPONENT, "fsdp2")))
+    hijack.apply(hooks(name, "Worker.behind", CLOSES, (COMPONENT, "fsdp2")))
+    worker = module.Worker()
+    worker.before()
+    assert told == [(True, 1, "fsdp2")]
+    worker.behind()
+    assert told == [(True, 1, "fsdp2"), (False, 1, "fsdp2")]
+
+
+def test_what_a_function_made_is_labelled_once_the_most_special_first(
+    told: list[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    module = importlib.import_module(name)
+    hijack.apply(hooks(name, "Worker.load", TAGS, tag="model"))
+    tagged: list[tuple[int, int, str]] = []
+    monkeypatch.setattr(
+        hijack._native,
+        "label_addresses",
+        lambda addresses, level, label, _: tagged.extend((address, level, label) for address in addresses),
+    )
+    linear = torch.nn.Linear(2, 2)
+    linear.lora_a = torch.ones(3)
+    module.Worker().load(linear)
+    found = {(address, level): label for address, level, label in tagged}
+    assert found[linear.lora_a.data_ptr(), 4] == "lora"
+    assert found[linear.weight.data_ptr(), DETAIL_1] == "weights"
+    assert (linear.weight.data_ptr(), 4) not in found
+
+
+@pytest.mark.parametrize("hook", automatic(importlib.import_module("torch").__version__), ids=str)
+def test_torchs_functions_are_there_in_the_installed_version(hook: Any) -> None:
+    if not hook.module.startswith("torch."):
+        pytest.skip("not installed here")
+    place: Any = importlib.import_module(hook.module)
+    for part in hook.name.split("."):
+        place = getattr(place, part)
+    assert callable(place)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "is_covered"),
+    [
+        ("11.0", "11.0", True),
+        ("11.0", "11.0.1", False),
+        ("2.6+", "2.13.0+cpu", True),
+        ("2.6+", "2.5.1", False),
+        ("2.10+", "2.9.1", False),
+        ("2.6-2.9", "2.9.1", True),
+        ("2.6-2.9", "2.10.0", False),
+        ("2.6-2.9", "nightly", False),
+        ("*", "any", True),
+    ],
+)
+def test_versions_that_a_key_covers(key: str, version: str, is_covered: bool) -> None:
+    assert covers(key, version) is is_covered
+
+
+def test_every_map_is_found_by_its_own_words_and_others_are_refused() -> None:
+    for (framework, version, component, hook_type), some in MAPS.items():
+        assert set(some) <= set(find(framework, version, component, hook_type)) or version.endswith(("+", "9"))
+    assert len(find("pytorch", "2.9.1", "fsdp2", "decompose")) == 10
+    assert len(find("pytorch", "2.13.0", "fsdp2", "decompose")) == 8
+    for wrong, said in (
+        (
+            ("vllm", "11.0", "worker", "decompose"),
+            "unknown framework 'vllm'; known: mindspeed_llm, pytorch, verl, vllm",
+        ),
+        (("verl", "0.7.0", "Worker", "snapshot"), "unknown component 'Worker'; known: TaskRunner"),
+        (("verl", "0.7.0", "TaskRunner", "decompose"), "unknown hook type 'decompose'; known: snapshot"),
+        (("pytorch", "2.5", "fsdp1", "decompose"), "no hooks for pytorch '2.5'; known: 2.6+"),
+    ):
+        with pytest.raises(ValueError, match=said.replace("+", r"\+")):
+            init_framework_hooks(*wrong)
+
+
+def test_who_names_its_hooks_gets_no_others(told: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework_hooks, "_manual", False)
+    framework_hooks.watch_frameworks()
+    before = set(hijack._wanted)
+    assert len(before) > 10
+    init_framework_hooks("vllm_ascend", "11.0", "worker", "decompose")
+    assert {hook.module.split(".")[0] for hook in hijack._wanted} == {"vllm_ascend"}
+    framework_hooks.watch_frameworks()
+    assert {hook.module.split(".")[0] for hook in hijack._wanted} == {"vllm_ascend"}
+    framework_hooks.cleanup_framework_hooks()
+    assert not hijack.is_applied()
