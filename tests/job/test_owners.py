@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -104,3 +105,20 @@ def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:
     assert "whose the memory is" in done.stdout
     assert "weight" in done.stdout
     assert "unattributed" in done.stdout
+
+
+@pytest.mark.xdist_group("operators-observer")
+@pytest.mark.parametrize("model", ["nano_gpt", "resnet18"])
+def test_where_operators_are_recorded_little_of_the_peak_is_unattributed(tmp_path: Path, model: str) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler: nobody tells what operators touch at once")
+    build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
+    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
+
+    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", model, "adamw", "cpu", tmp_path / "truth")
+
+    nodes = [row for row in rows(run / "cluster/decompose.csv") if (row["scope"], row["when"]) == ("job", "peak")]
+    sizes = {row["owner"]: int(row["bytes"]) for row in nodes}
+    assert sizes.get("HOST@unattributed", 0) < 0.02 * sizes["HOST"]
+    assert sizes["HOST@activation"] > 0.05 * sizes["HOST"]
+    assert sizes["HOST@temporary"] > 0
