@@ -123,9 +123,13 @@ def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
     """Calls `action` with the module of this name once it has been imported, or now; what it raises is said."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
-        _safely(lambda: action(module))
+        _call(action, module)
     else:
         _awaited.setdefault(name, []).append(action)
+
+
+def _call(action: Callable[[ModuleType], None], module: ModuleType) -> None:
+    _safely(lambda: action(module))
 
 
 def _expect() -> None:
@@ -142,7 +146,7 @@ def _see_to(module: ModuleType) -> None:
     """A module that is waited for has just been imported. A framework has not allocated yet. Not earlier: while
     torch_npu is imported it looks into LD_PRELOAD too, and would change how it finds CANN's functions, and say so."""
     for action in _awaited.pop(module.__name__, ()):
-        _safely(lambda action=action: action(module))
+        _call(action, module)
     if module.__name__ in WITH_MSTX_POOLS:
         _safely(announce)
     if module.__name__ in FRAMEWORKS:
