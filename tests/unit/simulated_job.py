@@ -97,6 +97,10 @@ class Worker:
         # Of closed steps, freed in the open one: the survivors are those of the last boundary.
         self.late: list[Block] = []
         self.levels: list[dict[tuple[Any, ...], tuple[int, int]]] = []
+        # By pool of a device: what it holds, and the most of the open step and of each closed one.
+        self.now: dict[tuple[Any, ...], int] = defaultdict(int)
+        self.most: dict[tuple[Any, ...], int] = {}
+        self.peaks: list[dict[tuple[Any, ...], int]] = []
         self.step_start: list[int] = [0]
         self.peak = self.low = 0
         self.rows: list[tuple[int, ...]] = []
@@ -113,6 +117,9 @@ class Worker:
         block = Block((self.number, int(device_type), device, int(pool), self.job.stack_id(frames)), size, self.step)
         self.live.add(block)
         self.lives[block] = -1
+        place = block.site[:4]
+        self.now[place] += size
+        self.most[place] = max(self.now[place], self.most.get(place, 0))
         entry = self.job.sites.setdefault(
             block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0, "frees": 0}
         )
@@ -124,6 +131,7 @@ class Worker:
     def free(self, block: Block | None) -> None:
         if block is not None:
             self.live.remove(block)
+            self.now[block.site[:4]] -= block.size
             self.lives[block] = self.step
             if block.born < self.step:
                 self.late.append(block)
@@ -131,12 +139,17 @@ class Worker:
 
     def next_step(self) -> None:
         """Ends an iteration. The first one and all before it is step 0, and no event carries the number 1."""
-        self.levels.append(self._level())
+        self._close()
         if self.step == 0:
-            self.levels.append(self._level())
+            self._close()
             self.step = 1
         self.late.clear()
         self.step += 1
+
+    def _close(self) -> None:
+        self.levels.append(self._level())
+        self.peaks.append(self.most)
+        self.most = dict(self.now)
 
     def _level(self) -> dict[tuple[Any, ...], tuple[int, int]]:
         level: dict[tuple[Any, ...], tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -185,12 +198,17 @@ class Job:
                 totals: dict[tuple[Any, ...], int] = defaultdict(int)
                 for site, (size, _) in level.items():
                     totals[site[:4]] += size
-                steps += [(*place, step, size, -1, True) for place, size in totals.items()]
+                peaks = worker.peaks[step] if worker.peaks else totals  # a test may tell nothing but levels
+                steps += [(*place, step, totals[place], -1, True, peaks[place], -1) for place in peaks]
         return FakeTracked(
             processes=tuple(worker.process for worker in self.workers),
             sites=_columns(sites),
             steps=_table(
-                ("process", "device_type", "device", "pool", "step", "end_bytes", "end_reserved", "complete"), steps
+                (
+                    *("process", "device_type", "device", "pool", "step", "end_bytes", "end_reserved", "complete"),
+                    *("peak_bytes", "peak_reserved"),
+                ),
+                steps,
             ),
             step_stacks={worker.number: self.stack_id(self.step_stack) for worker in self.workers},
             last_complete_step={worker.number: worker.step - 1 for worker in self.workers},

@@ -18,6 +18,7 @@ from msmemscope.analysis import asked, registry
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Tables
 from msmemscope.analysis.blocks import Tracked, fold
 from msmemscope.analysis.findings import LEAK
+from msmemscope.analysis.peer_words import USES_MORE
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError, UsageError
@@ -65,7 +66,7 @@ def test_another_packages_analysis_is_run_printed_and_written(install: Install, 
     assert "; 4 findings of toy: rank 0 at train.py:" in [line for line in lines if line][-1]
 
     summary = json.loads((path / "cluster" / "summary.json").read_text())
-    assert summary["analyses"] == ["oom", "leaks", "coverage", "toy"]
+    assert summary["analyses"] == ["oom", "leaks", "peers", "coverage", "toy"]
     assert (summary["toy"], summary["leaks"], summary["schema"]) == (4, 2, 1)
     toys = [one for one in summary["findings"] if one["kind"] == "busy_site"]
     assert [(one["headline"], one["ranks"]) for one in toys] == [("TOY", str(rank)) for rank in range(4)]
@@ -90,7 +91,7 @@ def test_keys_of_the_summary_are_not_replaced(install: Install) -> None:
     install(toy="toy_analysis:GREEDY")
     summary = analyse(leaky_job()).summary.as_json()
     assert next(iter(summary)) == "schema"
-    assert (summary["schema"], summary["leaks"], len(summary["findings"]), summary["toys"]) == (1, 2, 6, [1])
+    assert (summary["schema"], summary["leaks"], len(summary["findings"]), summary["toys"]) == (1, 2, 7, [1])
 
 
 def test_options_reach_the_analysis(install: Install) -> None:
@@ -265,7 +266,7 @@ def test_the_command_prints_what_is_asked_for_and_writes_nothing(
     assert "LEAK 2  Ranks 0-3: " in text
     for words in (["--only", "leaks,idle"], ["--only", ""]):
         assert main(["analyze", str(path), *words]) == 2
-        assert "known: leaks, oom, coverage, decompose, toy" in capfd.readouterr().err
+        assert "known: leaks, oom, coverage, peers, decompose, toy" in capfd.readouterr().err
     assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
 
 
@@ -273,7 +274,11 @@ def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
     path = leaky_job().save(tmp_path / "leaks")
     found = msmemscope.analyze(path)
     assert found is not None
-    assert [(one.kind, one.line, one.ranks) for one in found] == [(LEAK, 61, (2,)), (LEAK, 58, (0, 1, 2, 3))]
+    assert [(one.kind, one.line, one.ranks) for one in found] == [
+        (LEAK, 61, (2,)),
+        (LEAK, 58, (0, 1, 2, 3)),
+        (USES_MORE, 61, (2,)),
+    ]
     assert msmemscope.analyze(str(path), only="oom") == []
     large = msmemscope.analyze(path, only=["leaks", "oom"], leaks={"min_bytes_per_step": 5000})
     assert large is not None
@@ -311,7 +316,7 @@ def test_a_broken_one_is_told_once_and_left_out(
     run = leaky_job()
     for _ in range(2):
         summary = analyse(run).summary
-        assert set(summary.analyses) == {"oom", "leaks", "coverage", "toy"}
+        assert set(summary.analyses) == {"oom", "leaks", "coverage", "peers", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

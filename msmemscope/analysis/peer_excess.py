@@ -1,0 +1,158 @@
+"""By how much a process exceeds its peers, and the call stacks that make the difference.
+
+In: which process, and what it held by call stack. Out: `Excess`, with its lines once it is explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.live_lines import StackOf, line_of
+from msmemscope.analysis.merged_stack import merged
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.peer_use import Place, SiteLevels
+    from msmemscope.tables.run import Frame
+
+_MOST_COMPARED = 64  # peers whose call stacks are looked at, those nearest to the median
+_MOST_STACKS = 256  # call stacks whose lines are looked up
+_SHARE = 0.9  # of the excess that lines are told for
+_MOST_LINES = 5
+_MOST_ONLY_HERE = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the user's, and what it holds beyond the peers (bytes), or how often it allocates."""
+
+    stack_id: int
+    stack: tuple[Frame, ...]
+    frame: Frame | None
+    bytes: int = 0
+    allocs: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line."""
+        return (self.frame.file, self.frame.line) if self.frame else ("", 0)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Of one process in one pool."""
+
+    process: int
+    peers: tuple[int, ...]
+    """Those nearest to their median first."""
+    place: Place
+    devices: tuple[int, ...]
+    figure: str
+    used: int
+    usual: int
+    """The median of the peers."""
+    step: int
+    """Of its peak."""
+    lasts: bool = False
+    """It is there at the ends of steps, too."""
+    figures: tuple[Excess, ...] = ()
+    """All that the same process exceeds on that kind of device."""
+    lines: tuple[Line, ...] = ()
+    other_bytes: int = 0
+    other_lines: int = 0
+    only_here: tuple[Line, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """How much more or less, never negative."""
+        return abs(self.used - self.usual)
+
+    @property
+    def is_more(self) -> bool:
+        """False: it uses less."""
+        return self.used > self.usual
+
+    @property
+    def unexplained_bytes(self) -> int:
+        """What no call stack held at the end of the step: it is freed within a step, but where it lasts."""
+        if not self.is_more or self.figure == "reserved":
+            return 0
+        return max(self.bytes - sum(line.bytes for line in self.lines) - self.other_bytes, 0)
+
+    @property
+    def cause(self) -> tuple[str, int]:
+        """The line by which excesses of several ranks are one."""
+        first = next(iter((*self.only_here, *self.lines)), None)
+        return first.place if first else ("", 0)
+
+    def with_figures(self, figures: Sequence[Excess], *, lasts: bool) -> Excess:
+        """Together with what else is out."""
+        return replace(self, figures=tuple(figures), lasts=lasts)
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Finds the lines."""
+
+    stack: StackOf
+    tracked: Tracked
+    levels: SiteLevels
+
+    def explain(self, excess: Excess) -> Excess:
+        """With the lines that hold more than those of the peers. Nothing is looked up of a process that uses less, and
+        of memory that is reserved while what is allocated is alike: it is free."""
+        rows = self.levels.rows(excess.process, excess.place)
+        if not excess.is_more or excess.figure == "reserved" or not len(rows):
+            return excess
+        peers = excess.peers[:_MOST_COMPARED]
+        wanted, first = np.unique(self.levels.keys[rows], return_index=True)
+        last = self.tracked.last_complete_step
+
+        def held(process: int) -> npt.NDArray[np.int64]:
+            step = last.get(process, -1) if excess.lasts else excess.step
+            return self.levels.by_key(process, excess.place, step, wanted)
+
+        usual = np.median(np.stack([held(peer) for peer in peers]), axis=0).astype(np.int64)
+        more = held(excess.process) - usual
+        order = np.argsort(-more, kind="stable")
+        order = order[more[order] > 0]
+        lines: dict[object, Line] = {}
+        for at in order[:_MOST_STACKS].tolist():
+            line = self._line(int(rows[first[at]]), excess_bytes=int(more[at]))
+            known = lines.setdefault(line.place if line.frame else line.stack_id, line)
+            if known is not line:
+                lines[line.place] = replace(known, bytes=known.bytes + line.bytes)
+        ordered = sorted(lines.values(), key=lambda line: -line.bytes)
+        told: list[Line] = []
+        for line in ordered[:_MOST_LINES]:
+            if sum(one.bytes for one in told) >= _SHARE * excess.bytes:
+                break
+            told.append(line)
+        excess = replace(
+            excess,
+            lines=tuple(told),
+            other_bytes=int(more[order].sum()) - sum(line.bytes for line in told),
+            other_lines=len(ordered) - len(told) + max(len(order) - _MOST_STACKS, 0),
+        )
+        if excess.lasts or 2 * excess.unexplained_bytes < excess.bytes:
+            return excess
+        # What is left lives within a step: lines at which it does what nobody else does.
+        theirs = np.concatenate([self.levels.keys[self.levels.rows(peer, excess.place)] for peer in peers])
+        alone = rows[~np.isin(self.levels.keys[rows], theirs)]
+        alone = alone[np.argsort(-np.asarray(self.tracked.sites["allocs"], np.int64)[alone], kind="stable")]
+        only: dict[object, Line] = {}
+        for row in alone[:_MOST_STACKS].tolist():
+            line = self._line(row)
+            only.setdefault(line.place if line.frame else line.stack_id, line)
+        return replace(excess, only_here=tuple(only.values())[:_MOST_ONLY_HERE])
+
+    def _line(self, row: int, excess_bytes: int = 0) -> Line:
+        sites = self.tracked.sites
+        python, native = int(sites["stack_py"][row]), int(sites["stack_c"][row])
+        frames = merged(tuple(self.stack(python)) if python else (), tuple(self.stack(native)) if native else ())
+        return Line(python or native, frames, line_of(frames), excess_bytes, int(sites["allocs"][row]))

@@ -1,0 +1,155 @@
+"""What a rank used, in figures that can be compared with those of its peers, and what each of its call stacks held.
+
+In: the tracker's tables. Out: per pool and rank the peak, the level at the ends of steps and the pool's own size, over
+the complete steps after the first iteration; and the bytes that each site held at the end of a step. A pool that has
+blocks on several devices is added up over them. Only a rank's own process counts, not its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope.analysis.peer_groups import site_keys
+from msmemscope.analysis.steps import FIRST_STEP
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
+
+FEWEST_STEPS = 8
+"""Complete steps after the first iteration, for a rank to be compared."""
+Place = tuple[int, int]  # device type, pool
+
+
+@dataclass(frozen=True)
+class Use:
+    """Of one pool in one process, bytes."""
+
+    peak: int = 0
+    end: int = 0
+    """The median over the ends of the last quarter of the steps."""
+    reserved: int = 0
+    """The most that the pool held of its device, 0 where nobody says."""
+    peak_step: int = 0
+    peak_swing: int = 0
+    """How far the highest step rises above the median one: two ranks may differ by as much by chance."""
+    end_swing: int = 0
+    """The range of what `end` is the median of."""
+    devices: tuple[int, ...] = ()
+
+    def __add__(self, other: Use) -> Use:
+        """The same pool on another device of the process."""
+        larger = self if self.peak >= other.peak else other
+        return Use(
+            self.peak + other.peak,
+            self.end + other.end,
+            self.reserved + other.reserved,
+            larger.peak_step,
+            self.peak_swing + other.peak_swing,
+            self.end_swing + other.end_swing,
+            (*self.devices, *other.devices),
+        )
+
+
+def use_by_place(tracked: Tracked, processes: Iterable[int]) -> dict[Place, dict[int, Use]]:
+    """Pool -> process -> what it used. A process without a row of the pool has none."""
+    names = ("process", "device_type", "pool", "device", "step")
+    keys = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in names}
+    last = np.full(len(tracked.processes), -1, np.int64)
+    for number in processes:
+        last[number] = tracked.last_complete_step.get(number, -1)
+    keep = np.asarray(tracked.steps["complete"], bool) & (keys["step"] >= FIRST_STEP)
+    keep &= keys["step"] <= last[keys["process"]]
+    rows = np.flatnonzero(keep)
+    rows = rows[np.lexsort([keys[name][rows] for name in reversed(names)])]
+    place = np.stack([keys[name][rows] for name in names[:-1]], axis=1)
+    begins = np.flatnonzero(np.r_[True, (place[1:] != place[:-1]).any(axis=1)]) if len(rows) else np.zeros(0, int)
+    columns = {
+        name: np.asarray(tracked.steps[name], np.int64)[rows] for name in ("peak_bytes", "end_bytes", "peak_reserved")
+    }
+    step = keys["step"][rows]
+    found: dict[Place, dict[int, Use]] = {}
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+        process, device_type, pool, device = place[begin].tolist()
+        mine = slice(begin, end)
+        peaks, ends = columns["peak_bytes"][mine], columns["end_bytes"][mine]
+        late = ends[step[mine] > last[process] - max((last[process] - FIRST_STEP + 1) // 4, 1)]
+        late = late if len(late) else ends[-1:]
+        use = Use(
+            peak=int(peaks.max()),
+            end=int(np.median(late)),
+            reserved=max(int(columns["peak_reserved"][mine].max()), 0),
+            peak_step=int(step[mine][peaks.argmax()]),
+            peak_swing=int(peaks.max() - np.median(peaks)),
+            end_swing=int(late.max() - late.min()),
+            devices=(device,),
+        )
+        of_place = found.setdefault((device_type, pool), {})
+        of_place[process] = of_place[process] + use if process in of_place else use
+    return found
+
+
+class SiteLevels:
+    """What the sites of processes held, made for the processes and steps that somebody asks for."""
+
+    def __init__(self, tracked: Tracked) -> None:
+        self._tracked = tracked
+        self._held: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+
+    @cached_property
+    def keys(self) -> npt.NDArray[np.uint64]:
+        """Of all sites, the same on all ranks."""
+        return site_keys(self._tracked.sites)
+
+    def rows(self, process: int, place: Place) -> npt.NDArray[np.int64]:
+        """The rows of `sites` of a pool of a process."""
+        mine = self._of_process(process)
+        sites = self._tracked.sites
+        rows: npt.NDArray[np.int64] = mine[(sites["device_type"][mine] == place[0]) & (sites["pool"][mine] == place[1])]
+        return rows
+
+    def by_key(self, process: int, place: Place, step: int, wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Bytes that the sites with these keys (ascending) held at the end of a step."""
+        rows = self.rows(process, place)
+        total = np.zeros(len(wanted), np.int64)
+        if len(wanted) and len(rows):
+            held = self._levels(process, step)[np.searchsorted(self._of_process(process), rows)]
+            at = np.minimum(np.searchsorted(wanted, self.keys[rows]), len(wanted) - 1)
+            is_wanted = wanted[at] == self.keys[rows]
+            np.add.at(total, at[is_wanted], held[is_wanted])
+        return total
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        process = np.asarray(self._tracked.sites["process"], np.int64)
+        starts: npt.NDArray[np.int64] = np.searchsorted(
+            process[self._order], np.arange(len(self._tracked.processes) + 1)
+        )
+        return starts
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64]:
+        return np.argsort(np.asarray(self._tracked.sites["process"], np.int64), kind="stable")
+
+    def _of_process(self, process: int) -> npt.NDArray[np.int64]:
+        rows: npt.NDArray[np.int64] = self._order[self._starts[process] : self._starts[process + 1]]
+        return rows
+
+    def _levels(self, process: int, step: int) -> npt.NDArray[np.int64]:
+        """Of all sites of a process: born less freed, over the cells up to that of the step."""
+        if (process, step) not in self._held:
+            held = np.zeros(len(self._of_process(process)), np.int64)
+            if (sums := self._tracked.sums.get(process)) is not None:
+                rows = {name: np.asarray(sums.rows[name], np.int64) for name in _SUMS}
+                cells = np.clip(min(step, sums.last_step) // sums.stride + 1 - rows["cell"], 0, rows["cells"])
+                np.add.at(held, rows["site"], cells * (rows["born_bytes"] - rows["freed_bytes"]))
+            self._held[process, step] = held
+        return self._held[process, step]
+
+
+_SUMS = ("site", "cell", "cells", "born_bytes", "freed_bytes")

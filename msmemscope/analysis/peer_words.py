@@ -1,0 +1,246 @@
+"""How it is said that a rank uses more than its peers, or less.
+
+In: excesses of one cause. Out: the finding, with its sentence, details and row of cluster/peers.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msmemscope.analysis.findings import (
+    Finding,
+    Row,
+    at_the_start,
+    device_name,
+    fold_ranks,
+    format_bytes,
+    place_text,
+    pool_name,
+    scope_of,
+)
+from msmemscope.analysis.outliers import FEWEST
+from msmemscope.analysis.peer_excess import Excess, Line
+from msmemscope.analysis.steps import FIRST_STEP
+
+USES_MORE = "uses_more"
+USES_LESS = "uses_less"
+DIFFERS = "differs"
+UNKNOWN_STAGES = "unknown_stages"
+COLUMNS = (
+    "ranks",
+    "peers",
+    "device",
+    "pool",
+    "figure",
+    "used_bytes",
+    "peers_bytes",
+    "excess_bytes",
+    "file",
+    "line",
+    "function",
+    "line_bytes",
+    "leak",
+)
+_AT = {"peak": "at the peak", "end": "at the ends of steps", "reserved": "reserved by the pool"}
+_MANY = 8  # in a group: Dixon's test is for fewer
+
+LeakOf = Callable[[int, Sequence[int], int, int], "Finding | None"]
+"""The leak that an excess comes from: rank, ranks of its peers, device type, bytes."""
+
+
+def finding(
+    cause: Sequence[Excess],
+    rank_of: Mapping[int, int],
+    job: Sequence[int],
+    last_step: Mapping[int, int],
+    leak_of: LeakOf,
+) -> Finding:
+    """One for excesses of the same line, largest first. rank_of, last_step: by process."""
+    first = cause[0]
+    ranks = tuple(sorted(rank_of[one.process] for one in cause))
+    peers = sorted(rank_of[peer] for peer in first.peers if rank_of[peer] not in ranks)
+    is_pair = len(first.peers) + 1 < FEWEST
+    leak = leak_of(rank_of[first.process], peers, first.place[0], first.bytes) if first.is_more else None
+    line = next(iter((*first.only_here, *first.lines)), None)
+    kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
+    is_note = kind != USES_MORE or leak is not None
+    evidence: dict[str, Any] = {
+        "figure": first.figure,
+        "peers_bytes": first.usual,
+        "share": first.bytes / first.usual if first.usual else None,
+        "peers": fold_ranks(peers),
+        "test": "" if is_pair else "Dixon's Q" if len(first.peers) + 1 < _MANY else "modified z",
+        "per_rank": {
+            str(rank_of[one.process]): {
+                "bytes": one.used - one.usual,
+                "used": one.used,
+                "peers_bytes": one.usual,
+                "device": _device(one),
+            }
+            for one in cause
+        },
+        "pools": [
+            {
+                "pool": pool_name(one.place[1], one.place[0]),
+                "figure": one.figure,
+                "bytes": one.used,
+                "peers_bytes": one.usual,
+            }
+            for one in first.figures
+        ],
+        "lines": [_as_json(one) | {"bytes": one.bytes} for one in first.lines],
+        "other_bytes": first.other_bytes,
+        "other_lines": first.other_lines,
+        "unexplained_bytes": first.unexplained_bytes,
+        "only_here": [_as_json(one) | {"allocations": one.allocs} for one in first.only_here],
+        "leak": leak.place if leak else "",
+    }
+    found = Finding(
+        kind=kind,
+        severity="info" if is_note else "warning",
+        confidence=0.5 if is_pair else 0.95,
+        ranks=ranks,
+        scope=scope_of(ranks, job),
+        device=_device(first),
+        pool=pool_name(first.place[1], first.place[0]),
+        first_step=FIRST_STEP,
+        last_step=max(last_step[one.process] for one in cause),
+        bytes=sum(one.bytes for one in cause),
+        bytes_per_step=0.0,
+        blocks=0,
+        site=line.stack if line else (),
+        file=line.place[0] if line else "",
+        line=line.place[1] if line else 0,
+        function=line.frame.function if line and line.frame else "",
+        evidence=evidence,
+        saving_bytes=0 if is_note else sum(one.bytes for one in cause),
+        headline="" if is_note else "MORE THAN PEERS",
+    )
+    evidence["clause"] = _clause(found, first, len(peers))
+    return replace(
+        found,
+        sentence=_sentence(found, first, leak),
+        details=tuple(_details(first)),
+        advice="" if is_note else _advice(found, first),
+        row=_row(found, first),
+    )
+
+
+def unknown_stages(parallel: str, size: int, ranks: Sequence[int]) -> Finding:
+    """The note that --peers.parallel is not about this job."""
+    return Finding(
+        kind=UNKNOWN_STAGES,
+        severity="info",
+        confidence=1.0,
+        ranks=tuple(ranks),
+        scope=scope_of(ranks, ranks),
+        device="",
+        pool="",
+        first_step=0,
+        last_step=0,
+        bytes=0,
+        bytes_per_step=0.0,
+        blocks=0,
+        evidence={"size": size},
+        sentence=f"--peers.parallel {parallel} is a job of {size:,} ranks, and this run has {len(ranks):,}: "
+        "ranks were not compared with each other.",
+    )
+
+
+def _clause(found: Finding, first: Excess, peers: int) -> str:
+    uses = "use" if len(found.ranks) > 1 else "uses"
+    each = " each" if len(found.ranks) > 1 else ""
+    than = f"its {peers:,} peers" if peers > 1 else f"rank {found.evidence['peers']}"
+    if len(found.ranks) > 1:
+        than = f"their {peers:,} peers"
+    where = f" on {found.device}" if found.device else ""
+    more = "more" if first.is_more else "less"
+    return f"{found.who} {uses} {format_bytes(first.bytes)} {more}{each} than {than}{where}"
+
+
+def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
+    at = _AT[first.figure]
+    text = f"{at_the_start(found.evidence['clause'])} ({_against(first.used, first.usual)} {at})"
+    if leak is not None:
+        return f"{text}: it is the leak at {leak.place}."
+    parts = [f"{format_bytes(one.bytes)} of it at {_place(one)}" for one in first.lines]
+    if first.other_bytes >= max(first.bytes // 100, 1):
+        lines = f"{first.other_lines:,} other line{'' if first.other_lines == 1 else 's'}"
+        parts.append(f"{format_bytes(first.other_bytes)} more in {lines}")
+    if first.unexplained_bytes and 10 * first.unexplained_bytes >= first.bytes:
+        which = "of which no line is known" if first.lasts else "in blocks that are freed within a step"
+        part = f"{format_bytes(first.unexplained_bytes)} {which}"
+        if first.only_here:
+            part += f"; it alone allocates at {', '.join(map(_place, first.only_here))}"
+        parts.append(part)
+    if first.figure == "reserved":
+        parts.append("what is allocated is alike, the rest is free in the pool")
+    text += ": " + ", ".join(parts) if parts else ""
+    return f"{text}. Two ranks cannot be judged by each other." if found.kind == DIFFERS else f"{text}."
+
+
+def _details(first: Excess) -> Iterator[str]:
+    """The other figures that are out."""
+    for one in first.figures:
+        if (one.place, one.figure) != (first.place, first.figure):
+            yield f"{pool_name(one.place[1], one.place[0])} {_AT[one.figure]}: {_against(one.used, one.usual)}"
+
+
+def _advice(found: Finding, first: Excess) -> str:
+    if first.figure == "reserved":
+        return "The pool of this rank is fragmented, or keeps what a large block left: cluster/segments.csv."
+    if not found.file:
+        return "No call stack holds the difference: record call stacks (--call-stack python:32) to learn the line."
+    if first.only_here:
+        return (
+            f"Do in pieces, or on the host, what only {found.who} does at {found.place}; or spread it over the ranks."
+        )
+    return f"See why {found.who} holds more at {found.place} than the others: share it out, or keep it on the host."
+
+
+def _row(found: Finding, first: Excess) -> Row:
+    return Row(
+        "peers",
+        {
+            "ranks": fold_ranks(found.ranks),
+            "peers": found.evidence["peers"],
+            "device": found.device,
+            "pool": found.pool,
+            "figure": first.figure,
+            "used_bytes": first.used,
+            "peers_bytes": first.usual,
+            "excess_bytes": first.used - first.usual,
+            "file": found.file,
+            "line": found.line,
+            "function": found.function,
+            "line_bytes": first.lines[0].bytes if first.lines and not first.only_here else "",
+            "leak": found.evidence["leak"],
+        },
+    )
+
+
+def _device(one: Excess) -> str:
+    names = sorted({device_name(one.place[0], device) for device in one.devices})
+    return " and ".join(names) or device_name(one.place[0], -1)
+
+
+def _against(used: int, usual: int) -> str:
+    """ "20.3 against 16.2 GiB"."""
+    mine, theirs = format_bytes(used), format_bytes(usual)
+    if mine.split(" ")[1] == theirs.split(" ")[1]:
+        mine = mine.split(" ")[0]
+    return f"{mine} against {theirs}"
+
+
+def _place(line: Line) -> str:
+    if line.frame is None:
+        return "an unknown line"
+    return place_text(line.frame.file, line.frame.line, line.frame.function, native=line.frame.kind == "native")
+
+
+def _as_json(line: Line) -> dict[str, Any]:
+    file, number = line.place
+    function = line.frame.function if line.frame else ""
+    return {"file": file, "line": number, "function": function, "stack": f"{line.stack_id:016x}"}

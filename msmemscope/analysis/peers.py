@@ -1,0 +1,200 @@
+"""Why one rank uses more memory than the others: each is compared with the ranks that do the same work.
+
+In: the tables of steps and sites. Out: a finding of the kind USES_MORE for every cause, a note of the kind USES_LESS
+for ranks that use less, of DIFFERS for two ranks that nobody can judge by each other, and of UNKNOWN_STAGES. Who is
+whose peer: peer_groups.py; what is compared: peer_use.py; what is too much: outliers.py; how it is said: peer_words.py.
+
+A rank is told when it is an outlier of its group in the peak, in the level at the ends of steps or in what its pool has
+reserved, and exceeds the median of its peers by min_share and by min_bytes, and by more than the steps of a peer
+usually differ among themselves: ranks with sequences of random lengths are alike. Pools that a rank exceeds at once are
+one finding, about the pool of the framework: the driver's blocks are its segments.
+
+The excess is explained by call stacks: what each held at the end of the last step (of the step of the peak, where only
+the peak is higher), less the median of the peers nearest to the group's. Tables have no bytes of what lives within a
+step; for these, lines are told at which no peer allocates.
+
+evidence:
+    figure          "peak", "end" or "reserved": what the bytes are of
+    peers_bytes     the median of the peers; share: the excess over it, null where they have nothing
+    peers           the ranks it was compared with
+    test            "Dixon's Q" or "modified z", "" for a pair
+    per_rank        rank as text -> bytes (its excess), used, peers_bytes, device
+    pools           every figure that is out, of the first rank: pool, figure, bytes, peers_bytes
+    lines           of the first rank, largest first: file, line, function, bytes (excess), stack (16 digits)
+    other_bytes, other_lines    what further call stacks hold more than those of the peers
+    unexplained_bytes           of the excess, what no call stack held at the end of the step
+    only_here       lines at which this rank allocates and no peer does: file, line, function, allocations
+    leak            the line of the leak that it comes from, ""
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from msmemscope.analysis import peer_words
+from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
+from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding, device_name
+from msmemscope.analysis.outliers import FEWEST, outliers
+from msmemscope.analysis.peer_excess import Excess, Explainer
+from msmemscope.analysis.peer_groups import by_likeness, by_stage, read_degrees
+from msmemscope.analysis.peer_use import FEWEST_STEPS, Place, SiteLevels, Use, use_by_place
+from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.vocabulary import DeviceType, Pool
+
+__all__ = ["PEERS", "PeerOptions", "judge"]
+
+_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
+# Each with the fields of Use that say by how much it differs by chance.
+_FIGURES = (("peak", "peak_swing"), ("end", "end_swing"), ("reserved", "peak_swing"))
+
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """What the analysis may be told."""
+
+    parallel: str = ""
+    """Sizes of the parallel groups, such as tp=2,pp=4,dp=8 (tp, cp, dp and pp; their product is the number of ranks):
+    ranks of one pipeline stage are peers, tp goes fastest through the ranks, then cp, dp and pp. Without it ranks that
+    run the same program and allocate at the same lines are."""
+    min_share: float = 0.05
+    """A rank that exceeds the median of its peers by a smaller share of it is not told; 0 to 1."""
+    min_bytes: int = 16777216
+    """A rank that exceeds the median of its peers by fewer bytes is not told."""
+    pair_share: float = 0.2
+    """Of two ranks, which cannot be judged by each other: a difference of a smaller share is not told; 0 to 1."""
+    pair_bytes: int = 67108864
+    """Of two ranks: a difference of fewer bytes is not told."""
+
+    def __post_init__(self) -> None:
+        read_degrees(self.parallel)
+        for name in ("min_share", "pair_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} takes a share from 0 to 1; got {getattr(self, name):g}")
+        for name in ("min_bytes", "pair_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} takes 1 byte or more; got {getattr(self, name)}")
+
+
+def judge(tables: Tables, options: PeerOptions) -> list[Finding]:
+    """Outliers, largest first, then notes."""
+    tracked = tables.tracked
+    subjects = tracked.subjects
+    ranks = [
+        one
+        for one in subjects
+        if one.rank is not None
+        and not subjects.is_over(one)
+        and tracked.last_complete_step.get(one.main, -1) - FIRST_STEP + 1 >= FEWEST_STEPS
+    ]
+    if len(ranks) < 2:
+        return []
+    degrees = read_degrees(options.parallel)
+    size = int(np.prod(list(degrees.values()), dtype=np.int64)) if degrees else len(subjects.ranks)
+    if size != len(subjects.ranks):
+        return [peer_words.unknown_stages(options.parallel, size, subjects.ranks)]
+    groups = by_stage(ranks, degrees) if degrees else by_likeness(tracked, ranks)
+    number = {one.main: one.rank or 0 for one in ranks}
+    uses = use_by_place(tracked, number)
+    explainer = Explainer(tables.stack, tracked, SiteLevels(tracked))
+    causes: dict[tuple[object, ...], list[Excess]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        for excess in _excesses([one.main for one in group], uses, options):
+            explained = explainer.explain(excess)
+            causes[at, excess.place, excess.is_more, explained.cause].append(explained)
+    found = [
+        peer_words.finding(
+            sorted(cause, key=lambda one: -one.bytes), number, subjects.ranks, tracked.last_complete_step, _leak(tables)
+        )
+        for cause in causes.values()
+    ]
+    return sorted(found, key=lambda one: (one.is_note, -one.bytes, one.ranks))
+
+
+def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: PeerOptions) -> Iterator[Excess]:
+    """What is told of the processes of one group, one for each of them and kind of device."""
+    told: dict[tuple[int, bool, bool, int], list[Excess]] = defaultdict(list)
+    for place, of_place in uses.items():
+        everybody = [of_place.get(process, Use()) for process in group]
+        for figure, swing in _FIGURES:
+            values = np.array([getattr(use, figure) for use in everybody], np.int64)
+            by_chance = np.array([getattr(use, swing) for use in everybody], np.int64)
+            is_pair = len(group) < FEWEST
+            signs = np.sign(values - values[::-1]) if is_pair else outliers(values)
+            for at in np.flatnonzero(signs > 0 if is_pair else signs).tolist():
+                others = np.delete(values, at)
+                usual = int(np.median(others))
+                excess = int(values[at]) - usual
+                share = options.pair_share if is_pair else options.min_share
+                least = options.pair_bytes if is_pair else options.min_bytes
+                # The peers' own steps say how much chance there is; the outlier's would excuse what happens once.
+                if abs(excess) <= max(least, share * usual, float(np.median(np.delete(by_chance, at)))):
+                    continue
+                nearest = np.argsort(np.abs(others - usual), kind="stable")
+                peers = [process for number, process in enumerate(group) if number != at]
+                use = everybody[at]
+                # Pinned host memory is no part of the tensors' pool.
+                is_pinned = place[0] == DeviceType.CPU and place[1] in _DRIVERS
+                told[place[0], is_pinned, excess > 0, group[at]].append(
+                    Excess(
+                        process=group[at],
+                        peers=tuple(peers[number] for number in nearest.tolist()),
+                        place=place,
+                        devices=use.devices or next((one.devices for one in everybody if one.devices), ()),
+                        figure=figure,
+                        used=int(values[at]),
+                        usual=usual,
+                        step=use.peak_step,
+                    )
+                )
+    for figures in told.values():
+        # The framework's pool before the driver's, blocks before what is reserved for them; the larger figure of it.
+        main = min(
+            figures,
+            key=lambda one: (one.place[1] in _DRIVERS, one.figure == "reserved", -one.bytes, one.figure != "peak"),
+        )
+        # What is there at the ends of steps, too, is best explained by what was alive at the last of them.
+        lasts = any(one.place == main.place and one.figure == "end" for one in figures)
+        yield main.with_figures(figures, lasts=lasts)
+
+
+def _leak(tables: Tables) -> peer_words.LeakOf:
+    """Which leak, if any, explains half of an excess or more."""
+
+    def leak_of(rank: int, peers: Sequence[int], device_type: int, excess: int) -> Finding | None:
+        for leak in tables.earlier:
+            if leak.kind not in (LEAK, LEAK_CANDIDATE) or rank not in leak.ranks:
+                continue
+            if not leak.device.startswith(device_name(device_type, -1)):
+                continue
+            per_rank = leak.evidence["per_rank"]
+            usual = float(np.median([per_rank.get(str(peer), {}).get("bytes", 0) for peer in peers]))
+            if 2 * (per_rank[str(rank)]["bytes"] - usual) >= excess:
+                return leak
+        return None
+
+    return leak_of
+
+
+def verdict(judged: Judged) -> str:
+    """The clause of the last line: the largest."""
+    found = judged.accused
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0].evidence['clause']}{more}"
+
+
+PEERS = Analyzer(
+    name="peers",
+    needs=("sites", "steps", "sums", "leaks"),
+    options=PeerOptions,
+    judge=judge,
+    files={"peers": peer_words.COLUMNS},
+    asked_by=("leaks", "oom", "peers"),  # what is a leak must not be told as a second mistake
+    groups=(Group("MORE THAN PEERS", order=40, more="{count:,} more like the last: cluster/peers.csv"),),
+    verdict=verdict,
+)

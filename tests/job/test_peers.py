@@ -1,0 +1,37 @@
+"""A real job of four ranks, one of which keeps a buffer: it is named, with its line, and nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+from running import PROGRAMS, ROOT, Watch, torchrun
+
+PROGRAM = PROGRAMS / "hoarding_rank.py"
+KEPT_BYTES = 64 << 20
+
+
+def test_the_rank_that_keeps_a_buffer_is_named_with_its_line(watch: Watch) -> None:
+    outcome = watch(*torchrun(4, PROGRAM))
+    assert outcome.status == 0, outcome.stderr
+    line = next(n for n, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith("# KEPT"))
+
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    (one,) = [one for one in summary["findings"] if one["kind"] == "uses_more"]
+    assert (one["ranks"], one["device"], one["line"]) == ("2", "cpu", line)
+    assert one["evidence"]["lines"][0]["bytes"] == KEPT_BYTES
+    assert one["evidence"]["peers"] == "0-1,3"
+    with (outcome.run / "cluster/peers.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["ranks"], row["line"], row["line_bytes"]) == ("2", str(line), str(KEPT_BYTES))
+    assert "MORE THAN PEERS 1  Rank 2 uses " in outcome.stderr
+    assert f"64 MiB of it at {PROGRAM.name}:{line}" in outcome.stderr
+    assert summary["leaks"] == 0
+
+
+def test_ranks_that_are_alike_are_silent(watch: Watch) -> None:
+    outcome = watch(*torchrun(4, ROOT / "examples/clean_ddp.py"))
+    assert outcome.status == 0, outcome.stderr
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    assert summary["peers"] == 0
+    assert not [one for one in summary["findings"] if one["kind"] in ("uses_more", "uses_less", "differs")]
