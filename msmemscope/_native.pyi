@@ -5,8 +5,8 @@ from types import FrameType
 from typing import Any, TypedDict
 
 # A tensor that an operator touches: address, storage, bytes, storage bytes, sizes, dtype, number of dtype, how, device
-# type, device (native/torch_ext/operator_sink.h).
-Touched = tuple[int, int, int, int, Sequence[int], str, int, int, int, int]
+# type, device, whether other bytes lie between its elements (native/torch_ext/operator_sink.h).
+Touched = tuple[int, int, int, int, Sequence[int], str, int, int, int, int, bool]
 
 class Cut(TypedDict):
     """One batch; every blob is little-endian. A column of cols has n elements, or one when all are equal. See
@@ -53,6 +53,7 @@ def configure(text: str) -> None: ...
 def settings() -> dict[str, str]: ...
 def observe_operators(library: str) -> None: ...
 def wanted_of_operators() -> int: ...
+def operator_waits(running: bytes, device_type: int, device: int) -> bool: ...
 def operator_began(
     name: str,
     device_type: int,
@@ -116,6 +117,8 @@ def snapshot_pieces(
     """Segments and blocks: (is a block, address, size, used, total, attr, aux) of each, as record.h has them for
     SNAPSHOT_SEGMENT and SNAPSHOT_BLOCK."""
 
+def watch_block(ptr: int, bytes: int, storage: int, device_type: int, device: int, name: str, looks: int) -> int: ...
+def unwatch_block(ptr: int, bytes: int) -> int: ...
 def stats() -> dict[str, Any]: ...
 def label_thread(pushed: bool, level: int, label: str) -> bool:
     """LABEL_PUSH or LABEL_POP of the calling thread. False: there is no session."""

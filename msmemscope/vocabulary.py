@@ -115,6 +115,36 @@ class FrameKind(IntEnum):
     PYTHON_ENTRY = 2
 
 
+class WatchMoment(IntEnum):
+    """MEMSCOPE_WATCH_MOMENTS of record.h."""
+
+    BEGAN = 0
+    BEFORE = 1
+    AFTER = 2
+    ENDED = 3
+
+
+class WatchEnd(IntEnum):
+    """MEMSCOPE_WATCH_ENDS of record.h."""
+
+    REMOVED = 0
+    FINISHED = 1
+    DUMPED = 2
+    FREED = 3
+    REUSED = 4
+    UNREADABLE = 5
+    UNSELECTED = 6
+
+
+class WatchBeside(IntEnum):
+    """MEMSCOPE_WATCH_BESIDE of record.h."""
+
+    OPERATOR = 0
+    ATB = 1
+    KERNEL = 2
+    ATB_KERNEL = 3
+
+
 class Flag(IntFlag):
     """MEMSCOPE_FLAGS of record.h."""
 

@@ -143,6 +143,8 @@ def analysis_options(path: Path, *, as_flags: bool = False) -> list[str]:
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         found = definition(tree, path, ast.unparse(given["options"]))
         assert isinstance(found, ast.ClassDef), path
+        if not any(isinstance(field, ast.AnnAssign) for field in found.body):
+            continue
         analysis = ast.literal_eval(given["name"])
         lines += ["", f"### {analysis}", ""]
         for field, text in itertools.pairwise(found.body):

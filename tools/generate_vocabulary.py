@@ -23,6 +23,9 @@ ENUMS = {
     "CallKind": "MEMSCOPE_CALL_KINDS",
     "BlockState": "MEMSCOPE_BLOCK_STATES",
     "FrameKind": "MEMSCOPE_FRAME_KINDS",
+    "WatchMoment": "MEMSCOPE_WATCH_MOMENTS",
+    "WatchEnd": "MEMSCOPE_WATCH_ENDS",
+    "WatchBeside": "MEMSCOPE_WATCH_BESIDE",
 }
 
 

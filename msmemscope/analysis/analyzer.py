@@ -33,6 +33,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "windows": _MEMORY,
     "anomalies": _MEMORY,
     "incidents": _MEMORY,
+    "watches": (),
     "held": _MEMORY,
     "owners": _MEMORY,
     "usage": (),

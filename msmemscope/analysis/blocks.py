@@ -25,6 +25,7 @@ from msmemscope.vocabulary import EVENT_COLUMNS
 if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
     from msmemscope.folds.snapshots import PoolSnapshot
+    from msmemscope.folds.watches import Watches
     from msmemscope.tables.process import Process
     from msmemscope.tables.run import Run
 
@@ -105,6 +106,7 @@ class Tracked:
         known, because a process had too many.
     snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
         further names.
+    watches: process -> what is known of the blocks that it watched; only processes that did.
     """
 
     processes: tuple[Process, ...]
@@ -126,6 +128,7 @@ class Tracked:
     left_out_incidents: int = 0
     snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
     left_out_snapshots: int = 0
+    watches: dict[int, Watches] = field(default_factory=dict)
 
     @property
     def is_judged_by_time(self) -> bool:
@@ -263,6 +266,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         left_out_incidents=sum(one.left_out_incidents for one in closed.values()),
         snapshots={number: one.snapshots for number, one in closed.items() if one.snapshots},
         left_out_snapshots=sum(one.left_out_snapshots for one in closed.values()),
+        watches={number: one.watches for number, one in known.items() if one.watches.watched},
     )
 
 

@@ -23,12 +23,13 @@ from msmemscope.analysis.oom import OOM
 from msmemscope.analysis.options import fields_of, make_options
 from msmemscope.analysis.peers import PEERS
 from msmemscope.analysis.unexplained import COVERAGE
+from msmemscope.analysis.watch import WATCH
 from msmemscope.errors import UsageError
 from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE)
+OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, WATCH)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 

@@ -43,11 +43,11 @@ class ProcessDirectories:
         self._claimed: dict[int, Path] = {}
         self._taken: set[tuple[int, int]] = set()  # pid and second in the names of those: not looked for on disk
 
-    def device(self, process: Process, home: str) -> Path:
-        """`.../device_<home>/dump`, made if need be. OSError when it cannot be. Several threads may ask."""
+    def device(self, process: Process, home: str, leaf: str = "dump") -> Path:
+        """`.../device_<home>/<leaf>`, made if need be. OSError when it cannot be. Several threads may ask."""
         with self._lock:
             directory = self._claim(process)
-        for name in (f"device_{home}", "dump"):
+        for name in (f"device_{home}", leaf):
             directory /= name
             _make(directory)
         return directory

@@ -19,6 +19,7 @@ from msmemscope.folds.ring_fold import RingFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import Mappings, PoolSpace
 from msmemscope.folds.snapshots import MAX_SNAPSHOTS, PoolSnapshot
+from msmemscope.folds.watches import Change, Look, Near, Watched, Watches
 
 LARGEST = 1 << 30  # bytes of one message
 _TABLES = (
@@ -33,7 +34,8 @@ _TABLES = (
     "owner_peaks",
     "owner_changes",
 )
-_FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, "incidents", "snapshots"))
+_LISTS = ("incidents", "snapshots", "watches")
+_FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, *_LISTS))
 _INCIDENT = (
     "ring",
     "tid",
@@ -63,6 +65,7 @@ def pack(tables: RingTables) -> bytes:
         for one in tables.incidents
     ]
     message["snapshots"] = [asdict(one) for one in tables.snapshots]
+    message["watches"] = asdict(tables.watches)
     data: bytes = msgpack.packb(message)
     return data
 
@@ -80,6 +83,7 @@ def unpack(data: bytes) -> RingTables:
             **facts,
             incidents=tuple(map(_incident, _listed(message["incidents"]))),
             snapshots=tuple(PoolSnapshot(**{name: _number(value) for name, value in one.items()}) for one in snapshots),
+            watches=_watches(message["watches"]),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"no tables of a ring: {error!r:.200}") from error
@@ -175,6 +179,38 @@ def _incident(message: dict[str, Any]) -> Incident:
         pool_totals={_number(pool): _number(total) for pool, total in _listed(message["pool_totals"])},
         alive=_table("alive", message["alive"], _empty()["alive"]),
     )
+
+
+def _watches(message: dict[str, Any]) -> Watches:
+    watched = tuple(
+        Watched(
+            **{name: _number(value) for name, value in one.items() if name not in ("began", "by_command")},
+            began=_look(one["began"]),
+            by_command=bool(one["by_command"]),
+        )
+        for one in _listed(message["watched"])
+    )
+    changes = tuple(
+        Change(
+            **{name: _number(one[name]) for name in ("watch", "first", "bytes")},
+            before=_look(one["before"]),
+            after=_look(one["after"]),
+            written=tuple(map(_near, _listed(one["written"]))),
+            beside=tuple(map(_near, _listed(one["beside"]))),
+        )
+        for one in _listed(message["changes"])
+    )
+    if any(not 0 <= one.watch < len(watched) for one in changes):
+        raise ValueError("a change of a block that is not watched")
+    return Watches(watched, changes, _number(message["left_out"]))
+
+
+def _look(message: dict[str, Any]) -> Look:
+    return Look(**{name: _number(value) for name, value in message.items()})
+
+
+def _near(message: dict[str, Any]) -> Near:
+    return Near(**{name: _number(value) for name, value in message.items()})
 
 
 def _listed(value: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from msmemscope.folds.incidents import IncidentFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import MappingFold
 from msmemscope.folds.snapshots import SNAPSHOT_KINDS, SnapshotFold
+from msmemscope.folds.watches import WatchFold
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
 COLUMNS = (
@@ -80,6 +81,7 @@ class RingFold:
         self._mappings = MappingFold()
         self._incidents = IncidentFold(ring)
         self._snapshots = SnapshotFold()
+        self._watches = WatchFold()
         self._lock = threading.Lock()
         self.events = 0
         """How many it was given."""
@@ -100,7 +102,8 @@ class RingFold:
             if _OF_SNAPSHOTS[kinds].any():
                 whole = {name: _whole(name, columns[name], n) for name in COLUMNS}
                 self._snapshots.take(whole, np.flatnonzero(_OF_SNAPSHOTS[whole["kind"]]).tolist())
-            if self._incidents.is_waiting or _RARE[kinds].any():
+            watches = self._watches.is_active or (kinds == Kind.WATCH).any()
+            if watches or self._incidents.is_waiting or _RARE[kinds].any():
                 self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
             else:
                 self._tracker.feed(n, columns)
@@ -141,6 +144,7 @@ class RingFold:
                 left_out_incidents=self._incidents.left_out,
                 snapshots=self._snapshots.tables(),
                 left_out_snapshots=self._snapshots.left_out,
+                watches=self._watches.watches(),
             )
 
     def held(self) -> HeldBlocks:
@@ -175,9 +179,15 @@ class RingFold:
         return self._tracker.segments()
 
     def _take_piece_by_piece(self, n: int, columns: Table) -> None:
-        """Cuts at every mapping and failure, which must meet what was before them and nothing else."""
+        """Cuts at every mapping and failure, which must meet what was before them and nothing else, and behind every
+        look that saw a watched block changed."""
         begin = 0
-        for row in np.flatnonzero(_RARE[columns["kind"]]).tolist():
+        changes = (columns["kind"] == Kind.WATCH) & (columns["used"] >= 0)
+        for row in np.flatnonzero(_RARE[columns["kind"]] | changes).tolist():
+            if changes[row]:
+                self._follow(columns, begin, row + 1)
+                begin = row + 1
+                continue
             self._follow(columns, begin, row)
             one = {name: column[row : row + 1] for name, column in columns.items()}
             if columns["kind"][row] != Kind.OOM:
@@ -198,6 +208,7 @@ class RingFold:
         if self._incidents.is_waiting:
             self._incidents.follow(piece)
         self._tracker.feed(end - begin, piece)
+        self._watches.take(piece, self._tracker)
 
 
 def _whole(name: str, column: Any, n: int) -> Any:

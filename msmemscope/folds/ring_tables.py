@@ -16,6 +16,7 @@ import numpy.typing as npt
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.segments import Mappings
 from msmemscope.folds.snapshots import PoolSnapshot
+from msmemscope.folds.watches import Watches
 
 Table = dict[str, Any]  # column name -> numpy array, all of one length
 
@@ -54,6 +55,7 @@ class RingTables:
     left_out_incidents: int = 0
     snapshots: tuple[PoolSnapshot, ...] = ()
     left_out_snapshots: int = 0
+    watches: Watches = field(default_factory=Watches)
 
     def step_at(self, ts: int) -> int:
         """The step that was open at a time; the first one for a time before it."""

@@ -25,6 +25,7 @@ from msmemscope.options.settings import (
     MAX_STACK_DEPTH,
     MAX_STEPS,
     MAX_WATCH_NAME,
+    NO_OUTPUT_ID,
     Config,
     Watch,
 )
@@ -109,6 +110,7 @@ OPTIONS: tuple[Option, ...] = (
         "bytes a name; letters, digits, . / _ - ~, white space and CJK ideographs",
         help="Where runs are written. Each run makes a directory of its own below it.",
         cost="disk: raw events are kept compressed for later analysis",
+        native={"output_directory": lambda config: config.output_path},  # for the content of watched blocks
         field="output_path",
         api=True,
         once=True,
@@ -219,14 +221,21 @@ OPTIONS: tuple[Option, ...] = (
         grammar="START[:OUTPUT],END[,full-content]",
         default="off",
         range=f"names of at most {MAX_WATCH_NAME} characters; START may be empty, its comma may not be left out",
-        help="Check the output tensors of operator START before and after every operator until END finishes: "
-        "a checksum, or with full-content the bytes.",
-        cost="copies every watched tensor to the host twice per operator",
+        help="Look at the output tensors of operator START (or at number OUTPUT of them) before and after every "
+        "operator until END finishes: a checksum, or with full-content the bytes, in upstream's files; and the "
+        "analysis watch says when one changed and no operator declared a write. msmemscope.watcher.watch() in the "
+        "program watches other blocks. See docs/watch.md.",
+        cost="copies every watched tensor to the host twice per operator, which waits for its stream",
         field="watch",
         api=True,
         once=True,
+        native={
+            "watch_start": lambda config: config.watch.start if config.watch else "",
+            "watch_output": lambda config: config.watch.output_id if config.watch else NO_OUTPUT_ID,
+            "watch_end": lambda config: config.watch.end if config.watch else "",
+            "watch_content": lambda config: int(config.watch is not None and config.watch.full_content),
+        },
         parse=grammars.parse_watch,
-        later={"": "watching tensors is not in this version; everything else is recorded"},
     ),
     Option(
         name="compare",

@@ -207,6 +207,8 @@ def parse_watch(text: str, notes: list[str]) -> dict[str, object]:
     for name in (start, parts[1]):
         if len(name) > MAX_WATCH_NAME:
             raise MalformedError(f"takes names of at most {MAX_WATCH_NAME} characters; got {len(name)}")
+        if len(name.encode()) > MAX_WATCH_NAME or ";" in name:
+            raise MalformedError(f"takes names of operators; got {shown(name)}")
     return {"watch": Watch(start=start, output_id=output_id, end=parts[1], full_content=len(parts) == 3)}
 
 

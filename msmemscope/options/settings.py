@@ -129,12 +129,12 @@ class Config(Facts):
     @property
     def observes_operators(self) -> bool:
         """Whether torch's operators are observed. Not by the defaults alone, which would cost every program a build,
-        and a tenth of its time, for rows that most never look at."""
+        and a tenth of its time, for rows that most never look at. Watched blocks are looked at beside them."""
         return (
             "op" in self.level
             and bool(self.sorts & (1 | 4))
             and (self.operators_given or "access" in self.collect_events or "launch" in self.needed_events)
-        )
+        ) or self.watch is not None
 
     def selects_device(self, kind: str, index: int = 0) -> bool:
         """Whether events of `kind` ("cpu", "npu", "cuda") and `index` are recorded. `auto` takes every

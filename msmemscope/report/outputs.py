@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msmemscope.errors import MemscopeError
+from msmemscope.export.watch_dump import write_watch_dumps
 from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Analysis, Progress, analyse, config_of
 from msmemscope.report.block_table import write_blocks
@@ -79,6 +80,9 @@ def write_outputs(
         return written.files
 
     outcome.files += _written(outcome, f"the per-device {settings.format} files", per_device)
+    if analysis.tracked.watches:
+        dumps = lambda: write_watch_dumps(run, run.path.resolve().parent, settings)  # noqa: E731
+        outcome.files += _written(outcome, "the files of watched blocks", dumps)
     outcome.skipped = sorted(skipped_files(run))
     outcome.unreadable_rows = run.unreadable_rows
     if outcome.failures:

@@ -5,6 +5,7 @@
 #include "hook/live_table.h"
 #include "hook/selection.h"
 #include "record/ring.h"
+#include "source/watched_blocks.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -191,8 +192,14 @@ void ended(Kind begin, const Block& block) noexcept {
 
 }  // namespace
 
-void block_allocated(const Block& block) noexcept { began(Kind::MALLOC, block); }
-void block_freed(const Block& block) noexcept { ended(Kind::MALLOC, block); }
+void block_allocated(const Block& block) noexcept {
+    if (has_watches()) watched_memory_allocated(block);
+    began(Kind::MALLOC, block);
+}
+void block_freed(const Block& block) noexcept {
+    if (has_watches()) watched_memory_freed(block);
+    ended(Kind::MALLOC, block);
+}
 void range_began(Kind kind, const Block& block) noexcept { began(kind, block); }
 void range_ended(Kind kind, const Block& block) noexcept { ended(kind, block); }
 

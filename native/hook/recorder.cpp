@@ -25,6 +25,7 @@
 #include "hook/steps.h"
 #include "hook/unwatched.h"
 #include "record/process.h"
+#include "source/watched_blocks.h"
 #include "stack/stacks.h"
 
 namespace memscope {
@@ -491,6 +492,7 @@ MEMSCOPE_API void memscope_start() {
     // A process without a ring gets it, and this mark, with its first event: see open_once.
     if (has_ring()) emit_system(SystemEvent::START_TRACE);
     promote_remembered_blocks();
+    watch_anew();
     operators_switched();
 }
 
@@ -498,6 +500,7 @@ MEMSCOPE_API void memscope_stop() {
     Watch recording = Watch::RECORDING;
     if (!g_watch.compare_exchange_strong(recording, Watch::REMEMBERING, std::memory_order_acq_rel)) return;
     if (has_ring()) emit_system(SystemEvent::STOP_TRACE);
+    watch_anew();
     operators_switched();
 }
 

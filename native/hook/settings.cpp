@@ -6,6 +6,7 @@
 
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "source/watched_blocks.h"
 
 namespace memscope {
 
@@ -23,7 +24,16 @@ constexpr Number kNumbers[] = {
     MEMSCOPE_SETTINGS(X)
 #undef X
 };
-constexpr char kDevices[] = "devices";
+struct Text {
+    const char* name;
+    char* value;
+    std::size_t bytes;
+};
+const Text kTexts[] = {
+#define X(name, value, bytes) {#name, g_settings.name, bytes},
+    MEMSCOPE_TEXT_SETTINGS(X)
+#undef X
+};
 
 // Part of a text that goes on behind it.
 struct Piece {
@@ -47,12 +57,13 @@ bool read_number(Piece text, u32 most, u32& value) noexcept {
 
 // False: there is no such setting, or no such value of it.
 bool take(Piece name, Piece value, bool is_trial) noexcept {
-    if (name.is(kDevices)) {
-        if (value.bytes >= sizeof g_settings.devices) return false;
+    for (const Text& text : kTexts) {
+        if (!name.is(text.name)) continue;
+        if (value.bytes >= text.bytes) return false;
         if (is_trial) return true;
-        memcpy(g_settings.devices, value.begin, value.bytes);
-        g_settings.devices[value.bytes] = 0;
-        select_devices(g_settings.devices);
+        memcpy(text.value, value.begin, value.bytes);
+        text.value[value.bytes] = 0;
+        if (text.value == g_settings.devices) select_devices(text.value);
         return true;
     }
     for (const Number& number : kNumbers) {
@@ -84,6 +95,7 @@ MEMSCOPE_API int memscope_configure(const char* text) {
     if (!take_all(text, true)) return EINVAL;
     take_all(text, false);
     use_ring_wait();
+    watch_as_set();
     operators_switched();
     return 0;
 }
@@ -95,5 +107,5 @@ MEMSCOPE_API void memscope_visit_settings(void (*visit)(void*, const char*, cons
         snprintf(value, sizeof value, "%u", (g_settings.*number.value).load());
         visit(context, number.name, value);
     }
-    visit(context, kDevices, g_settings.devices);
+    for (const Text& text : kTexts) visit(context, text.name, text.value);
 }

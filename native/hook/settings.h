@@ -11,21 +11,34 @@
 
 namespace memscope {
 
+inline constexpr u32 kEveryOutput = ~0u;
+
 // Numbers: name, value before any is said, largest value. Each may be read at any time, in hooks too.
-#define MEMSCOPE_SETTINGS(X)                                                \
-    X(python_depth, 0, kMaxFrames) /* frames kept of a Python stack */      \
-    X(native_depth, 0, kMaxFrames) /* frames kept of a native stack */      \
-    X(ring_mib, 16, 1024)          /* of a ring that is made from now on */ \
-    X(ring_wait_ms, 20, 1000)      /* for room in a full ring; 0: never */  \
-    X(sorts, 1, 15)                /* sums of Sort: selection.h */          \
-    X(deferred, 0, 1)              /* nothing is recorded before start() */
+#define MEMSCOPE_SETTINGS(X)                                                   \
+    X(python_depth, 0, kMaxFrames)   /* frames kept of a Python stack */       \
+    X(native_depth, 0, kMaxFrames)   /* frames kept of a native stack */       \
+    X(ring_mib, 16, 1024)            /* of a ring that is made from now on */  \
+    X(ring_wait_ms, 20, 1000)        /* for room in a full ring; 0: never */   \
+    X(sorts, 1, 15)                  /* sums of Sort: selection.h */           \
+    X(deferred, 0, 1)                /* nothing is recorded before start() */  \
+    X(watch_output, 0, kEveryOutput) /* number of the output of watch_start */ \
+    X(watch_content, 0, 1)           /* watched bytes go to files */
+
+// Texts: name, value before any is said, bytes that it may have. Whoever reads one in a hook is told when it changes
+// (settings.cpp), and keeps what it needs.
+#define MEMSCOPE_TEXT_SETTINGS(X)                                                                                    \
+    X(devices, "auto", 1024)      /* words of --device; what they select, and what becomes of `auto`: selection.h */ \
+    X(watch_start, "", 256)       /* operator whose outputs are watched; empty: none */                              \
+    X(watch_end, "", 256)         /* operator that ends it */                                                        \
+    X(output_directory, "", 4097) /* where files of a block's content go */
 
 struct Settings {
 #define X(name, value, most) std::atomic<u32> name{value};
     MEMSCOPE_SETTINGS(X)
 #undef X
-    // Words of --device as they were given. What they select, and what becomes of `auto`: selection.h.
-    char devices[1024] = "auto";
+#define X(name, value, bytes) char name[bytes] = value;
+    MEMSCOPE_TEXT_SETTINGS(X)
+#undef X
 };
 extern Settings g_settings;
 

@@ -6,6 +6,7 @@
 #include "hook/settings.h"
 #include "module/bindings.h"
 #include "module/python_frames.h"
+#include "source/watched_blocks.h"
 
 extern "C" {
 unsigned memscope_install_hooks();
@@ -77,6 +78,13 @@ py::dict stats() {
     return result;
 }
 
+int watch_block(std::uint64_t ptr, std::uint64_t bytes, std::uint64_t storage, unsigned device_type, int device,
+                const std::string& name, long long looks) {
+    const memscope_watched watched = {ptr, bytes, storage, device_type, device, name.c_str(), looks};
+    const py::gil_scoped_release others_go_on;  // a block may be large
+    return memscope_watch(&watched);
+}
+
 }  // namespace
 
 void bind_collect(py::module_& module) {
@@ -112,6 +120,11 @@ void bind_collect(py::module_& module) {
                py::arg("world_size") = -1, py::arg("group_rank") = -1, py::arg("role") = "");
     module.def("launched_rank", &memscope_launched_rank, "The rank that a launcher's variables give, or -1.");
     module.def("stats", &stats);
+    module.def("watch_block", &watch_block, py::arg("ptr"), py::arg("bytes"), py::arg("storage"),
+               py::arg("device_type"), py::arg("device"), py::arg("name"), py::arg("looks"),
+               "Looks at a block before and after operators from now on; 0 or an errno (source/watched_blocks.h).");
+    module.def("unwatch_block", &memscope_unwatch, py::arg("ptr"), py::arg("bytes"),
+               py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace memscope

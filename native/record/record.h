@@ -67,7 +67,13 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "a request that failed. size: request; attr: error code; name: function; ptr: HAL's flag word, as for MALLOC; "  \
       "used, total: as for MALLOC, for the driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks "    \
       "alive then, are derived by readers)")                                                                           \
-    X(WATCH, 37, "name: watched block; ptr, size; attr: checksum")                                                     \
+    X(WATCH, 37,                                                                                                       \
+      "ptr, size: a watched block; attr: checksum of its content; name: operator or kernel beside which it was "       \
+      "looked at; used, total: first byte that changed since the look before, counted from ptr, and bytes from it to " \
+      "the last (-1: none did); aux: WatchMoment + 8 * place (0 to 31, tells blocks apart that are watched together) " \
+      "+ 256 * WatchBeside + 1024 * how often that was seen. BEGAN, ENDED: name: of the watch; BEGAN: used: number "   \
+      "of "                                                                                                            \
+      "the output, total: 1 by --watch, 0 by the program; ENDED: total: WatchEnd")                                     \
     X(CALL, 38,                                                                                                        \
       "a call that has ended at ts. name: of a FUNCTION a frame, else a text; attr: its start, 0: before anybody "     \
       "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more")                                  \
@@ -105,14 +111,14 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(CUDA, 3)
 
 // Bits of RecordHeader::flags on events.
-#define MEMSCOPE_FLAGS(X)                                                                                 \
-    X(SYNTHETIC, 1)      /* made by us: the FREE of a block that was alive at the end */                  \
-    X(PINNED, 2)         /* page-locked host memory */                                                    \
-    X(SHADOW, 4)         /* happened while recording was off; ts is its true time */                      \
-    X(DEVICE_TIME, 8)    /* ts was converted from a device clock */                                       \
-    X(STACK_LOST, 16)    /* a stack was wanted, and is missing or shortened */                            \
-    X(HANDLE, 32)        /* ptr is a handle of physical memory (halMemCreate), no address */              \
-    X(FORWARD_STACK, 64) /* stack_py is of the forward pass: where the node was made that is evaluated */ \
+#define MEMSCOPE_FLAGS(X)                                                                                              \
+    X(SYNTHETIC, 1)   /* made by us: the FREE of a block that was alive at the end */                                  \
+    X(PINNED, 2)      /* page-locked host memory */                                                                    \
+    X(SHADOW, 4)      /* happened while recording was off; ts is its true time */                                      \
+    X(DEVICE_TIME, 8) /* ts was converted from a device clock */                                                       \
+    X(STACK_LOST, 16) /* a stack was wanted, and is missing or shortened */                                            \
+    X(HANDLE, 32)     /* ptr is a handle of physical memory (halMemCreate), no address; an ACCESS: see kLooseAccess */ \
+    X(FORWARD_STACK, 64) /* stack_py is of the forward pass: where the node was made that is evaluated */              \
     X(BACKWARD, 128) /* OP_START, OP_END, ACCESS: autograd runs the operator, on its own or inside one of its nodes */
 
 #define MEMSCOPE_STEP_SOURCES(X) \
@@ -147,6 +153,29 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(PYTHON, 0)                \
     X(NATIVE, 1)                \
     X(PYTHON_ENTRY, 2)
+#define MEMSCOPE_WATCH_MOMENTS(X) \
+    X(BEGAN, 0)                   \
+    X(BEFORE, 1)                  \
+    X(AFTER, 2)                   \
+    X(ENDED, 3)
+
+// What the operator is beside which a watched block was looked at.
+#define MEMSCOPE_WATCH_BESIDE(X) \
+    X(OPERATOR, 0)               \
+    X(ATB, 1)                    \
+    X(KERNEL, 2)                 \
+    X(ATB_KERNEL, 3)
+
+// Why a block is watched no more: its program or --watch said so, it was looked at as often as asked, it was given
+// back, its memory belongs to another block, it cannot be read, its device is selected no more.
+#define MEMSCOPE_WATCH_ENDS(X) \
+    X(REMOVED, 0)              \
+    X(FINISHED, 1)             \
+    X(DUMPED, 2)               \
+    X(FREED, 3)                \
+    X(REUSED, 4)               \
+    X(UNREADABLE, 5)           \
+    X(UNSELECTED, 6)
 
 // Fields of EventRecord after its header, in memory order. type, name
 #define MEMSCOPE_EVENT_FIELDS(X) \
@@ -193,7 +222,14 @@ enum class SystemEvent : u32 { MEMSCOPE_SYSTEM_EVENTS(X) };
 enum class CallKind : u32 { MEMSCOPE_CALL_KINDS(X) };
 enum class BlockState : u32 { MEMSCOPE_BLOCK_STATES(X) };
 enum class FrameKind : u32 { MEMSCOPE_FRAME_KINDS(X) };
+enum class WatchMoment : u32 { MEMSCOPE_WATCH_MOMENTS(X) };
+enum class WatchEnd : u32 { MEMSCOPE_WATCH_ENDS(X) };
+enum class WatchBeside : u32 { MEMSCOPE_WATCH_BESIDE(X) };
 #undef X
+
+// An ACCESS with this flag (HANDLE, which means nothing else there: no bit is left) may touch more of its storage
+// behind ptr + size, or touch it after its operator has ended.
+inline constexpr u8 kLooseAccess = static_cast<u8>(Flag::HANDLE);
 
 inline constexpr i64 kUnknown = -1;         // used and total when the source does not know them
 inline constexpr i16 kNoDevice = -1;        // device index of a record that belongs to no device

@@ -25,6 +25,8 @@
 #include "hook/patch.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "source/block_memory.h"
+#include "source/watched_blocks.h"
 #include "stack/code_objects.h"
 
 namespace memscope {
@@ -197,6 +199,10 @@ struct Running {
     i16 device;
     u64 name;
     u64 attr;
+    bool is_kernel;
+    bool has_started;  // its OP_START was written
+    u32 times;         // of watched_blocks.h; 0: nothing is looked at beside it
+    Line path;
 
     Event event(Kind kind) const noexcept {
         Event event(kind);
@@ -212,6 +218,42 @@ struct Running {
         emit(boundary);
     }
 };
+
+// The latest stream that this thread gave a kernel of ATB's. An operator does not say its own before it runs; without
+// one the whole device is waited for.
+__thread void* t_stream = nullptr;
+__thread u32 t_kernel_times = 0;
+
+// Watched blocks beside an operator or a kernel go by its path, as with upstream.
+Looked looked_of(const Running& running) noexcept {
+    Looked looked = {running.is_kernel ? WatchBeside::ATB_KERNEL : WatchBeside::ATB,
+                     0,
+                     DeviceType::NPU,
+                     running.device,
+                     0,
+                     0,
+                     running.path.text(),
+                     running.path.length(),
+                     running.times};
+    looked.name = g_paths.intern(running.path);
+    if (looked.name == 0) looked.name = running.name;
+    return looked;
+}
+
+void look_before_atb(const Running& running) noexcept {
+    const Looked looked = looked_of(running);
+    if (looks_at_device(looked)) settle_npu(t_stream);
+    look_before(looked);
+}
+
+template <typename Output_>
+void look_after_atb(const Running& running, const Output_& outputs_of) noexcept {
+    const Looked looked = looked_of(running);
+    Output outputs[32];
+    const u32 count = is_watch_start(looked.text, looked.bytes) ? outputs_of(outputs, 32) : 0;
+    if (count != 0 || looks_at_device(looked)) settle_npu(t_stream);
+    look_after(looked, outputs, count);
+}
 
 // The two vocabularies of the same values.
 struct Words {
@@ -251,6 +293,10 @@ void emit_access(const Running& running, const Touched& tensor, const Words& wor
     emit(event);
 }
 
+Output output_of(const Running& running, u64 ptr, u64 bytes) noexcept {
+    return {DeviceType::NPU, running.device, ptr, ptr, static_cast<i64>(bytes)};
+}
+
 void emit_accesses(const Running& running, const SVector<Tensor>& tensors, u32 how) noexcept {
     if (!tensors.is_plausible()) return;
     for (u64 i = 0; i < tensors.size; ++i) {
@@ -273,7 +319,7 @@ void emit_accesses(const Running& running, const LaunchTensors& tensors, u32 how
 // --- operators --------------------------------------------------------------------------------------------------
 
 bool is_any_wanted() noexcept {
-    return is_wanted(Sort::OPERATORS) || is_wanted(Sort::KERNELS) || is_wanted(Sort::ACCESSES);
+    return is_wanted(Sort::OPERATORS) || is_wanted(Sort::KERNELS) || is_wanted(Sort::ACCESSES) || has_watches();
 }
 
 // False: this operator leaves no records.
@@ -281,26 +327,46 @@ bool begin_operator(const void* runner, const VariantPack* pack, Running& runnin
     const Guard guard;
     const Verdict what = guard ? verdict() : Verdict::OFF;
     if (what == Verdict::OFF || !is_known(pack)) return false;
-    if (!is_wanted(Sort::OPERATORS) && !is_wanted(Sort::ACCESSES)) return false;
+    const bool has_looks = has_watches();
+    if (!is_wanted(Sort::OPERATORS) && !is_wanted(Sort::ACCESSES) && !has_looks) return false;
     running.device = current_device();
     if (!is_selected(DeviceType::NPU, running.device) || !ensure_ring()) return false;
     Line name, attr;
     add_returned(name, abi_of(what), &Build::operation_name, runner);
     running.name = name.intern();
+    if (has_looks || is_wanted(Sort::OPERATORS)) add_returned(running.path, abi_of(what), &Build::directory, runner);
     if (is_wanted(Sort::OPERATORS)) {
         attr.add("path:");
-        add_returned(attr, abi_of(what), &Build::directory, runner);
+        attr.add(running.path.text(), running.path.length());
         attr.print(",workspace_ptr:%p", reinterpret_cast<const void*>(pack->workspace));
         attr.print(",workspace_size:%llu",
                    static_cast<unsigned long long>(pack->workspace_bytes + pack->intermediate_bytes));
         running.attr = g_paths.intern(attr);
         running.emit_boundary(Kind::OP_START);
+        running.has_started = true;
     }
-    if (is_wanted(Sort::ACCESSES)) {
+    if (is_wanted(Sort::ACCESSES) || has_looks) {
         emit_accesses(running, pack->in, kUnknownAccess);
         emit_accesses(running, pack->out, kWrite);
     }
-    return is_wanted(Sort::OPERATORS);
+    if (has_looks) {
+        running.times = count_look(looked_of(running).name);
+        look_before_atb(running);
+    }
+    return true;
+}
+
+void end_operator(const VariantPack* pack, const Running& running) noexcept {
+    const Guard guard;
+    if (!guard) return;
+    if (running.times != 0 && has_watches())
+        look_after_atb(running, [&](Output* outputs, u32 most) noexcept {
+            u32 count = 0;
+            for (u64 i = 0; pack->out.is_plausible() && i < pack->out.size && count < most; ++i)
+                outputs[count++] = output_of(running, pack->out.items()[i].device_data, pack->out.items()[i].bytes);
+            return count;
+        });
+    if (running.has_started) running.emit_boundary(Kind::OP_END);
 }
 
 i32 execute(void* runner, VariantPack* pack) {
@@ -308,10 +374,7 @@ i32 execute(void* runner, VariantPack* pack) {
     Running running = {};
     const bool is_seen = is_recording() && is_any_wanted() && begin_operator(runner, pack, running);
     const i32 status = real(runner, pack);
-    if (is_seen && is_recording()) {
-        const Guard guard;
-        if (guard) running.emit_boundary(Kind::OP_END);
-    }
+    if (is_seen && is_recording()) end_operator(pack, running);
     return status;
 }
 
@@ -335,7 +398,7 @@ bool answer(bool own, bool is_ours) noexcept {
 // Kept by ATB from when an operator is set up, so it must be said before recording begins; it has no effect of its own.
 bool is_needed(StringAbi abi, const void* ids, const void* name) {
     const auto own = original_of<bool (*)(const void*, const void*)>(g_builds[static_cast<u32>(abi)].need_save);
-    const bool yes = answer(own(ids, name), is_watching() && is_wanted(Sort::KERNELS));
+    const bool yes = answer(own(ids, name), is_watching() && (is_wanted(Sort::KERNELS) || has_watches()));
     if (yes && !g_program_saves.load(std::memory_order_relaxed)) g_forced.store(true, std::memory_order_relaxed);
     return yes;
 }
@@ -345,10 +408,10 @@ bool is_needed_cxx11(const void* ids, const void* name) { return is_needed(Strin
 // Likewise: makes ATB write down its paths while it sets an operator up.
 bool is_saving_desc() {
     const bool own = original_of<bool (*)()>(g_save_desc)();
-    return own || (is_watching() && (is_wanted(Sort::OPERATORS) || is_wanted(Sort::KERNELS)) && is_forced());
+    return own || (is_watching() && is_any_wanted() && is_forced());
 }
 
-bool wants_kernels_now() noexcept { return is_recording() && is_wanted(Sort::KERNELS); }
+bool wants_kernels_now() noexcept { return is_recording() && (is_wanted(Sort::KERNELS) || has_watches()); }
 bool is_saving_after() { return answer(original_of<bool (*)()>(g_save_after)(), wants_kernels_now()); }
 bool is_saving_before() { return answer(original_of<bool (*)()>(g_save_before)(), wants_kernels_now()); }
 bool is_in_range(u64 count) { return answer(original_of<bool (*)(u64)>(g_in_range)(count), wants_kernels_now()); }
@@ -391,7 +454,9 @@ void emit_kernel(StringAbi abi, void* launch, const void* directory) noexcept {
     Text path, kernel;
     Kind kind;
     if (!read_string(abi, directory, path) || !parse_directory(path, kernel, kind)) return;
-    Running running = {current_device(), 0, 0};
+    Running running = {};
+    running.device = current_device();
+    running.is_kernel = true;
     if (!is_selected(DeviceType::NPU, running.device)) return;
     const void* const in = original_of<const void* (*)(void*)>(g_in_tensors)(launch);
     const void* const out = original_of<const void* (*)(void*)>(g_out_tensors)(launch);
@@ -407,17 +472,39 @@ void emit_kernel(StringAbi abi, void* launch, const void* directory) noexcept {
     running.name = name.intern();
     attr.add("path:");
     attr.add(path.start, path.length);
-    running.attr = g_paths.intern(attr);
-    running.emit_boundary(kind);
-    if (kind != Kind::KERNEL_START || !is_wanted(Sort::ACCESSES)) return;
-    const u64 stride = g_launch_stride.load(std::memory_order_acquire);
-    emit_accesses(running, {static_cast<const char*>(in), stride}, kUnknownAccess);
-    emit_accesses(running, {static_cast<const char*>(out), stride}, kWrite);
+    running.path.add(path.start, path.length);
+    const LaunchTensors written = {static_cast<const char*>(out), g_launch_stride.load(std::memory_order_acquire)};
+    if (kind == Kind::KERNEL_END && t_kernel_times != 0 && has_watches()) {
+        running.times = t_kernel_times;
+        look_after_atb(running, [&](Output* outputs, u32 most) noexcept {
+            u32 count = 0;
+            for (u64 i = 0; written.count() <= LaunchTensors::kMost && i < written.count() && count < most; ++i)
+                outputs[count++] = output_of(running, written.data(i), written.bytes(i));
+            return count;
+        });
+    }
+    if (is_wanted(Sort::KERNELS)) {
+        running.attr = g_paths.intern(attr);
+        running.emit_boundary(kind);
+    }
+    if (kind != Kind::KERNEL_START) return;
+    if ((is_wanted(Sort::KERNELS) && is_wanted(Sort::ACCESSES)) || has_watches()) {
+        emit_accesses(running, {static_cast<const char*>(in), written.stride}, kUnknownAccess);
+        emit_accesses(running, written, kWrite);
+    }
+    t_kernel_times = 0;
+    if (has_watches()) {
+        running.times = t_kernel_times = count_look(looked_of(running).name);
+        look_before_atb(running);
+    }
 }
 
 // Called because of our yes, it must not write; called because of the program's, it must.
 void save_launch(StringAbi abi, void* stream, void* launch, const void* directory) {
-    if (wants_kernels_now()) emit_kernel(abi, launch, directory);
+    if (wants_kernels_now()) {
+        t_stream = stream;
+        emit_kernel(abi, launch, directory);
+    }
     const auto real = original_of<void (*)(void*, void*, const void*)>(g_builds[static_cast<u32>(abi)].save_launch);
     if (!is_ours_alone()) real(stream, launch, directory);
 }

@@ -89,9 +89,6 @@ private:
     }
 };
 
-// Copies `bytes` bytes of this process. False when they are not all readable.
-bool copy_checked(void* to, const void* from, std::size_t bytes) noexcept;
-
 // EMPTY: no tensor is in it, so nothing can be said.
 enum class Likeness { NO, EMPTY, YES };
 Likeness looks_like_variant_pack(const void* pack) noexcept;

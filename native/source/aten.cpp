@@ -12,6 +12,7 @@
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "hook/settings.h"
+#include "source/watched_blocks.h"
 #include "stack/forward_stacks.h"
 #include "stack/stacks.h"
 #include "torch_ext/operator_sink.h"
@@ -23,14 +24,17 @@ static_assert(MEMSCOPE_WANTS_OPERATORS == static_cast<unsigned>(Sort::OPERATORS)
 static_assert(MEMSCOPE_WANTS_ACCESSES == static_cast<unsigned>(Sort::ACCESSES));
 static_assert(MEMSCOPE_WANTS_INNER == static_cast<unsigned>(Sort::INNER_OPERATORS));
 
-constexpr u32 kAten = 0;           // aux of OP_START and OP_END
+constexpr u32 kAten = 0;  // aux of OP_START and OP_END
+constexpr unsigned kRead = 1, kWrite = 2;
 constexpr u64 kFormSeed = 0xF022;  // of the keys under which texts of dtype and shape are found again
 constexpr std::size_t kMostFormBytes = 512;
 
 std::atomic<memscope_switch_function> g_switch{nullptr};
 
-__thread unsigned t_enclosing = 0;  // operators of this thread that everything in them is part of
+__thread unsigned t_enclosing = 0;     // operators of this thread that everything in them is part of
+__thread bool t_is_looked_at = false;  // blocks are looked at beside an operator that this thread is in
 
+// What the options select.
 unsigned selected() noexcept {
     if (!is_recording()) return 0;
     const unsigned sorts = g_settings.sorts.load(std::memory_order_relaxed);
@@ -38,10 +42,15 @@ unsigned selected() noexcept {
     return sorts & (MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES | MEMSCOPE_WANTS_INNER);
 }
 
-unsigned wanted() noexcept {
-    const unsigned what = selected();
-    return t_enclosing == 0 || (what & MEMSCOPE_WANTS_INNER) != 0 ? what : 0;
+// Also what watched blocks ask for.
+unsigned asked() noexcept {
+    constexpr unsigned kLooks = MEMSCOPE_WANTS_OPERATORS | MEMSCOPE_WANTS_ACCESSES | MEMSCOPE_WANTS_LOOKS;
+    return selected() | (has_watches() && is_recording() ? kLooks : 0);
 }
+
+unsigned here(unsigned what) noexcept { return t_enclosing == 0 || (what & MEMSCOPE_WANTS_INNER) != 0 ? what : 0; }
+unsigned recorded() noexcept { return here(selected()); }
+unsigned wanted() noexcept { return here(asked()); }
 
 Pool pool_of(DeviceType type) noexcept {
     switch (type) {
@@ -78,14 +87,19 @@ u64 form_of(const memscope_touched& tensor) noexcept {
     return intern_text_as(key, text, static_cast<std::size_t>(length));
 }
 
-// ts: of the record before them, 0: there is none. Returns that of the last.
-u64 emit_accesses(const memscope_running& running, u64 ts, const memscope_touched* tensors, unsigned count) noexcept {
+// ts: of the record before them, 0: there is none. Returns that of the last. Where only watched blocks ask for
+// accesses, those that may write are enough: of a watched block, and of its neighbours, whose writer may have gone too
+// far.
+u64 emit_accesses(const memscope_running& running, u64 ts, const memscope_touched* tensors, unsigned count,
+                  bool is_every) noexcept {
     for (const memscope_touched* tensor = tensors; tensor != tensors + count; ++tensor) {
+        if (!is_every && tensor->how == kRead) continue;
         const auto type = static_cast<DeviceType>(tensor->device_type);
         const i16 device = recorded_device(type, tensor->device);
         if (!is_selected(type, device)) continue;
         Event event(Kind::ACCESS);
         event.flags = running.flags;
+        if (tensor->is_spread != 0 || running.is_collective != 0) event.flags |= kLooseAccess;
         event.record.ts = ts;
         event.record.ptr = tensor->address;
         event.record.size = tensor->bytes;
@@ -117,21 +131,87 @@ u64 emit_boundary(const memscope_running& running, Kind kind, u64 ts) noexcept {
     return event.record.ts;
 }
 
+// What it writes may come when it has ended, on a stream of its own.
+bool is_collective(const char* name, unsigned bytes) noexcept {
+    constexpr char kC10d[] = "torch._ops.c10d.", kFunctional[] = "torch._ops._c10d_functional.";
+    return (bytes >= sizeof kC10d && memcmp(name, kC10d, sizeof kC10d - 1) == 0) ||
+           (bytes >= sizeof kFunctional && memcmp(name, kFunctional, sizeof kFunctional - 1) == 0);
+}
+
+Looked looked_of(const memscope_running& running) noexcept {
+    return {WatchBeside::OPERATOR, running.flags,      static_cast<DeviceType>(running.device_type),
+            running.device,        running.name,       running.stack,
+            running.text,          running.text_bytes, running.times};
+}
+
+__attribute__((noinline)) void begin_looks(memscope_running& running, const char* name, unsigned bytes,
+                                           const memscope_touched* given, unsigned count) noexcept {
+    running.text = name;
+    running.text_bytes = bytes;
+    running.times = count_look(running.name);
+    t_is_looked_at = true;
+    running.is_start = is_watch_start(name, bytes) ? 1 : 0;
+    for (unsigned i = 0; running.is_start != 0 && i < count; ++i)
+        if (given[i].how == kWrite && running.written_count < sizeof running.written / sizeof running.written[0])
+            running.written[running.written_count++] = {given[i].address, given[i].storage, given[i].bytes,
+                                                        given[i].device_type, given[i].device};
+    look_before(looked_of(running));
+}
+
+template <typename Tensor>
+Output output_of(const Tensor& tensor) noexcept {
+    const auto type = static_cast<DeviceType>(tensor.device_type);
+    return {type, recorded_device(type, tensor.device), tensor.address, tensor.storage, tensor.bytes};
+}
+
+__attribute__((noinline)) void end_looks(const memscope_running& running, const memscope_touched* returned,
+                                         unsigned count) noexcept {
+    Output outputs[32];
+    u32 known = 0;
+    if (running.is_start != 0) {
+        for (unsigned i = 0; i < count && known < 32; ++i) outputs[known++] = output_of(returned[i]);
+        for (unsigned i = 0; count == 0 && i < running.written_count; ++i)
+            outputs[known++] = output_of(running.written[i]);
+    }
+    look_after(looked_of(running), outputs, known);
+}
+
+int waits(const memscope_running* running, short device_type, short device) noexcept {
+    const auto type = static_cast<DeviceType>(device_type);
+    Looked looked = {};
+    looked.device_type = type;
+    looked.device = recorded_device(type, device);
+    const Guard guard;
+    return guard && has_watches() && type != DeviceType::CPU &&
+                   (looks_at_device(looked) || (running != nullptr && running->is_start != 0))
+               ? 1
+               : 0;
+}
+
 void begin(memscope_running* running, const memscope_called* called, const memscope_touched* given,
            unsigned count) noexcept {
-    *running = {};
+    running->name = running->stack = 0;
+    running->flags = 0;
+    running->times = 0;
+    running->is_start = 0;
+    running->written_count = 0;
     const Guard guard;
-    const unsigned what = wanted();
-    if (!guard || what == 0 || !ensure_ring()) return;
+    const unsigned what = recorded();
+    const bool has_looks = has_watches() && is_recording() && t_enclosing == 0;
+    if (!guard || (what == 0 && !has_looks) || !ensure_ring()) return;
     const auto type = static_cast<DeviceType>(called->device_type);
     running->device_type = static_cast<u8>(type);
     running->device = recorded_device(type, called->device);
     running->has_started = (what & MEMSCOPE_WANTS_OPERATORS) != 0 && is_selected(type, running->device) ? 1 : 0;
     running->name = intern_text(called->name, called->name_bytes);
     if (called->is_backward != 0) running->flags = static_cast<u8>(Flag::BACKWARD);
+    running->is_collective = is_collective(called->name, called->name_bytes) ? 1 : 0;
     running->stack = capture_python_stack(running->flags);
     const u64 ts = running->has_started != 0 ? emit_boundary(*running, Kind::OP_START, 0) : 0;
-    if ((what & MEMSCOPE_WANTS_ACCESSES) != 0) emit_accesses(*running, ts, given, count);
+    const bool has_writes = has_looks && is_selected(type, running->device);
+    const bool is_every = (what & MEMSCOPE_WANTS_ACCESSES) != 0;
+    if (is_every || has_writes) emit_accesses(*running, ts, given, count, is_every);
+    if (has_writes && !t_is_looked_at) begin_looks(*running, called->name, called->name_bytes, given, count);
     running->is_enclosing = called->is_enclosing;
     if (called->is_enclosing != 0) ++t_enclosing;
 }
@@ -156,10 +236,14 @@ void end(const memscope_running* running, const memscope_touched* returned, unsi
     if (running->name == 0) return;  // nothing of it was recorded
     if (running->is_enclosing != 0) --t_enclosing;
     const Guard guard;
-    const unsigned what = wanted();
-    if (!guard || what == 0) return;
-    const u64 ts = (what & MEMSCOPE_WANTS_ACCESSES) != 0 ? emit_accesses(*running, 0, returned, count) : 0;
-    if (running->has_started != 0) emit_boundary(*running, Kind::OP_END, ts);
+    const unsigned what = recorded();
+    const bool has_looks = has_watches() && is_recording() && t_enclosing == 0;
+    if (running->times != 0) t_is_looked_at = false;
+    if (!guard || (what == 0 && !has_looks)) return;
+    const bool is_every = (what & MEMSCOPE_WANTS_ACCESSES) != 0;
+    const u64 ts = is_every || has_looks ? emit_accesses(*running, 0, returned, count, is_every) : 0;
+    if (has_looks && running->times != 0) end_looks(*running, returned, count);
+    if (running->has_started != 0) emit_boundary(*running, Kind::OP_END, running->times != 0 ? 0 : ts);
 }
 
 void forward(unsigned long long thread, long long sequence, const memscope_running* running) noexcept {
@@ -175,12 +259,12 @@ unsigned long long node_begin(unsigned long long thread, long long sequence) noe
 void node_end(unsigned long long before) noexcept { node_ended(before); }
 
 constexpr memscope_operator_sink kSink = {
-    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node_begin, node_end};
+    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node_begin, node_end, waits};
 
 }  // namespace
 
 void operators_switched() noexcept {
-    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(selected());
+    if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(asked());
 }
 
 }  // namespace memscope

@@ -7,6 +7,7 @@
 #include "source/launch.h"
 
 #include <initializer_list>
+#include <tuple>
 
 #include "hook/devices.h"
 #include "hook/fork.h"
@@ -14,6 +15,8 @@
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "record/ring.h"
+#include "source/block_memory.h"
+#include "source/watched_blocks.h"
 
 namespace memscope {
 
@@ -30,9 +33,10 @@ struct ThreadState {
     u64 began;    // ts of the launch that is under way
     bool inside;  // a launch is under way
     bool told;    // its task report has come
+    u64 name;     // of the latest task reported
     i16 unread;   // a device whose log is to be started before the next launch; kNoDevice: none
 };
-__thread ThreadState t_launch = {0, false, false, kAsk};
+__thread ThreadState t_launch = {0, false, false, 0, kAsk};
 
 void emit_launch(const Task& task, u64 name, u64 ts) noexcept {
     Event event(Kind::KERNEL_LAUNCH);
@@ -60,12 +64,26 @@ __attribute__((noinline)) bool begin_launch() noexcept {
     }
     t_launch.inside = true;
     t_launch.told = false;
+    t_launch.name = 0;
     t_launch.began = monotonic_ns();
     return true;
 }
 
-__attribute__((noinline)) void end_launch(int status) noexcept {
+// Watched blocks after a kernel. Not before: only its launch tells which it is.
+__attribute__((noinline)) void look_after_launch(void* stream) noexcept {
+    const Guard guard;
+    if (!guard || !ensure_ring()) return;
+    Looked looked = {WatchBeside::KERNEL, 0, DeviceType::NPU, current_npu(), t_launch.name, 0, "", 0, 0};
+    if (!looks_at_device(looked)) return;
+    kernel_text(looked.name, looked.text, looked.bytes);
+    looked.times = count_look(looked.name);
+    settle_npu(stream);
+    look_after(looked, nullptr, 0);
+}
+
+__attribute__((noinline)) void end_launch(int status, void* stream) noexcept {
     t_launch.inside = false;
+    if (has_watches() && status == 0 && is_recording()) look_after_launch(stream);
     if (t_launch.told || status != 0 || !is_recording()) return;
     const Guard guard;
     if (!guard) return;
@@ -74,16 +92,17 @@ __attribute__((noinline)) void end_launch(int status) noexcept {
     if (is_selected(DeviceType::NPU, unknown.device)) emit_launch(unknown, 0, t_launch.began);
 }
 
-template <typename Signature, std::atomic<void*>& original>
+template <typename Signature, std::atomic<void*>& original, std::size_t stream>
 struct Launch;
 
-template <typename... Arguments, std::atomic<void*>& original>
-struct Launch<int(Arguments...), original> {
+// stream: which of the arguments it is.
+template <typename... Arguments, std::atomic<void*>& original, std::size_t stream>
+struct Launch<int(Arguments...), original, stream> {
     static int call(Arguments... arguments) noexcept {
         const auto real = original_of<int (*)(Arguments...)>(original);
         if (!are_launches_wanted() || !begin_launch()) return real(arguments...);
         const int status = real(arguments...);
-        end_launch(status);
+        end_launch(status, std::get<stream>(std::tie(arguments...)));
         return status;
     }
 };
@@ -118,23 +137,23 @@ std::atomic<void*> g_rt_kernel, g_rt_with_handle, g_rt_with_flag, g_rt_aicpu, g_
     g_acl_with_host_args_impl;
 std::atomic<void*> g_rt_set, g_rt_set_context, g_acl_set, g_acl_set_impl, g_acl_set_context, g_acl_set_context_impl;
 
-#define LAUNCH(symbol, Signature, original) \
-    {symbol, reinterpret_cast<void*>(Launch<Signature, original>::call), &original}
+#define LAUNCH(symbol, Signature, original, stream) \
+    {symbol, reinterpret_cast<void*>(Launch<Signature, original, stream>::call), &original}
 const Hook kHooks[] = {
-    LAUNCH("rtKernelLaunch", RtKernel, g_rt_kernel),
-    LAUNCH("rtKernelLaunchWithHandleV2", RtKernelWithHandle, g_rt_with_handle),
-    LAUNCH("rtKernelLaunchWithFlagV2", RtKernelWithFlag, g_rt_with_flag),
-    LAUNCH("rtAicpuKernelLaunchExWithArgs", RtAicpuKernel, g_rt_aicpu),
-    LAUNCH("rtLaunchKernelByFuncHandle", RtByHandle, g_rt_by_handle),
-    LAUNCH("rtLaunchKernelByFuncHandleV2", RtByHandleV2, g_rt_by_handle_v2),
-    LAUNCH("aclrtLaunchKernel", AclKernel, g_acl),
-    LAUNCH("aclrtLaunchKernelImpl", AclKernel, g_acl_impl),
-    LAUNCH("aclrtLaunchKernelV2", AclKernelV2, g_acl_v2),
-    LAUNCH("aclrtLaunchKernelV2Impl", AclKernelV2, g_acl_v2_impl),
-    LAUNCH("aclrtLaunchKernelWithConfig", AclKernelWithConfig, g_acl_with_config),
-    LAUNCH("aclrtLaunchKernelWithConfigImpl", AclKernelWithConfig, g_acl_with_config_impl),
-    LAUNCH("aclrtLaunchKernelWithHostArgs", AclKernelWithHostArgs, g_acl_with_host_args),
-    LAUNCH("aclrtLaunchKernelWithHostArgsImpl", AclKernelWithHostArgs, g_acl_with_host_args_impl),
+    LAUNCH("rtKernelLaunch", RtKernel, g_rt_kernel, 5),
+    LAUNCH("rtKernelLaunchWithHandleV2", RtKernelWithHandle, g_rt_with_handle, 5),
+    LAUNCH("rtKernelLaunchWithFlagV2", RtKernelWithFlag, g_rt_with_flag, 4),
+    LAUNCH("rtAicpuKernelLaunchExWithArgs", RtAicpuKernel, g_rt_aicpu, 5),
+    LAUNCH("rtLaunchKernelByFuncHandle", RtByHandle, g_rt_by_handle, 3),
+    LAUNCH("rtLaunchKernelByFuncHandleV2", RtByHandleV2, g_rt_by_handle_v2, 3),
+    LAUNCH("aclrtLaunchKernel", AclKernel, g_acl, 4),
+    LAUNCH("aclrtLaunchKernelImpl", AclKernel, g_acl_impl, 4),
+    LAUNCH("aclrtLaunchKernelV2", AclKernelV2, g_acl_v2, 5),
+    LAUNCH("aclrtLaunchKernelV2Impl", AclKernelV2, g_acl_v2_impl, 5),
+    LAUNCH("aclrtLaunchKernelWithConfig", AclKernelWithConfig, g_acl_with_config, 2),
+    LAUNCH("aclrtLaunchKernelWithConfigImpl", AclKernelWithConfig, g_acl_with_config_impl, 2),
+    LAUNCH("aclrtLaunchKernelWithHostArgs", AclKernelWithHostArgs, g_acl_with_host_args, 2),
+    LAUNCH("aclrtLaunchKernelWithHostArgsImpl", AclKernelWithHostArgs, g_acl_with_host_args_impl, 2),
 #undef LAUNCH
 #define CHANGE(symbol, Argument, original) \
     {symbol, reinterpret_cast<void*>(change_device<Argument, original>), &original}
@@ -157,7 +176,7 @@ const Hook kHooks[] = {
 };
 
 // The child's reader is not there yet, and neither is a log of its own.
-void begin_anew_in_child() noexcept { t_launch = {0, false, false, kAsk}; }
+void begin_anew_in_child() noexcept { t_launch = {0, false, false, 0, kAsk}; }
 MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 
 }  // namespace
@@ -172,6 +191,7 @@ i16 current_npu() noexcept {
 
 void task_launched(const Task& task, u64 name) noexcept {
     t_launch.told = true;
+    t_launch.name = name;
     if (!is_selected(DeviceType::NPU, task.device)) return;
     // The task may have begun before it is reported: what counts is when the program asked for it.
     const u64 ts = t_launch.inside ? t_launch.began : monotonic_ns();

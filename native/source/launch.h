@@ -27,6 +27,9 @@ void start_task_reports() noexcept;
 
 u64 refused_names() noexcept;
 
+// The text of a kernel's name, which stays where it is; unchanged where it is not known.
+void kernel_text(u64 name, const char*& text, u32& bytes) noexcept;
+
 // Task and stream numbers have more bits from Ascend 950 on, and there a task's number alone names it.
 bool has_wide_tasks() noexcept;
 

@@ -138,6 +138,13 @@ void start_task_reports() noexcept {
 
 u64 refused_names() noexcept { return g_names_refused.load(std::memory_order_relaxed); }
 
+void kernel_text(u64 name, const char*& text, u32& bytes) noexcept {
+    if (const NameTable::Name known = g_names.find(name); known.text != nullptr) {
+        text = known.text;
+        bytes = known.bytes;
+    }
+}
+
 bool has_wide_tasks() noexcept {
     enum : u32 { UNKNOWN, NARROW, WIDE };
     static std::atomic<u32> known{UNKNOWN};

@@ -114,7 +114,8 @@ struct Tensors {
                            reinterpret_cast<const long long*>(impl->sizes().data()),
                            dtype_name(c10::typeMetaToScalarType(impl->dtype())), static_cast<unsigned>(impl->dim()),
                            static_cast<int>(c10::typeMetaToScalarType(impl->dtype())), static_cast<unsigned>(access),
-                           type, static_cast<short>(impl->device().is_cpu() ? 0 : impl->device().index())});
+                           type, static_cast<short>(impl->device().is_cpu() ? 0 : impl->device().index()),
+                           static_cast<unsigned char>(impl->is_non_overlapping_and_dense() ? 0 : 1)});
     }
 
     void add(const c10::IValue& value, Access access) {
@@ -137,6 +138,7 @@ struct Tensors {
 struct Open {
     const at::RecordFunction* call = nullptr;
     const Plan* plan = nullptr;
+    c10::Device device{c10::DeviceType::CPU, -1};
     memscope_running running;
     std::array<unsigned long long, 8> storages;  // that it was given: a return in one of them is no new memory
     std::size_t storage_count = 0;
@@ -167,7 +169,16 @@ bool device_of_options(c10::ArrayRef<const c10::IValue> given, c10::Device& devi
     return true;
 }
 
-void begin(const at::RecordFunction& call, const Plan* plan) {
+// Watched blocks are looked at when the operators of before are done, and the operator itself.
+void wait_for(c10::Device device, const memscope_running* running) {
+    const short type = device_type_of(device.type());
+    const auto index = static_cast<short>(device.is_cpu() ? 0 : device.index());
+    if (g_sink->waits(running, type, index) == 0) return;
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+}
+
+void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted) {
     if (plan == nullptr || is_autocast(*plan)) return;
     if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
     if (at::in_parallel_region()) return;  // a helper of a kernel that runs on another thread
@@ -183,7 +194,9 @@ void begin(const at::RecordFunction& call, const Plan* plan) {
     if (tensors.has_unreal && !tensors.has_real) return;
     c10::Device device = tensors.device;
     if (!tensors.has_real && !device_of_options(given, device)) return;
+    if ((wanted & MEMSCOPE_WANTS_LOOKS) != 0) wait_for(device, nullptr);
     Open& open = t_open[t_open_count];
+    open.device = device;
     open.storage_count = 0;
     for (const memscope_touched& tensor : tensors.touched)
         if (open.storage_count < open.storages.size()) open.storages[open.storage_count++] = tensor.storage;
@@ -219,6 +232,7 @@ void end(const at::RecordFunction& call, Open& open) {
     };
     auto& touched = tensors.touched;
     touched.erase(std::remove_if(touched.begin(), touched.end(), was_given), touched.end());
+    if (open.running.times != 0) wait_for(open.device, &open.running);
     g_sink->end(&open.running, touched.data(), static_cast<unsigned>(touched.size()));
 }
 
@@ -229,7 +243,7 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
     try {
         const Plan* plan = g_plans.find(call);
         if (plan != nullptr && plan->is_passed_over) return nullptr;
-        begin(call, plan);
+        begin(call, plan, wanted);
         if (call.seqNr() >= 0) {
             const Open* open = t_open_count != 0 ? &t_open[t_open_count - 1] : nullptr;
             const bool is_open = open != nullptr && open->call == &call;

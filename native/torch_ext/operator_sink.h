@@ -12,12 +12,13 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 5u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 6u
 
-// What wanted() answers, as memscope::Sort has it.
+// What wanted() answers, as memscope::Sort has it; and that blocks are watched, so that waits() is asked too.
 #define MEMSCOPE_WANTS_OPERATORS 1u
 #define MEMSCOPE_WANTS_ACCESSES 4u
 #define MEMSCOPE_WANTS_INNER 8u  // also operators that others call
+#define MEMSCOPE_WANTS_LOOKS 16u
 
 // One tensor and what the operator does to its memory. `how`: aux of an ACCESS (record.h): 0 unknown, 1 read, 2 write.
 // device_type: memscope::DeviceType. dtype: a literal, such as "torch.float32"; dtype_code tells dtypes apart.
@@ -33,10 +34,21 @@ struct memscope_touched {
     unsigned how;
     short device_type;
     short device;
+    unsigned char is_spread;  // its elements do not lie together: others of its storage are between them
 };
 
-// One call of an operator. name: torch._ops.aten.add.Tensor. The device is where it runs. is_backward: autograd runs it
-// (flag BACKWARD of record.h). is_enclosing: what this thread runs until it ends is part of it, whoever sees it.
+// A piece of memory that was written.
+struct memscope_written {
+    unsigned long long address;
+    unsigned long long storage;
+    long long bytes;
+    short device_type;
+    short device;
+};
+
+// One call of an operator. name: torch._ops.aten.add.Tensor, which stays where it is until end(). The device is where
+// it runs. is_backward: autograd runs it (flag BACKWARD of record.h). is_enclosing: what this thread runs until it ends
+// is part of it, whoever sees it.
 struct memscope_called {
     const char* name;
     unsigned name_bytes;
@@ -55,6 +67,15 @@ struct memscope_running {
     short device;
     unsigned char has_started;   // an OP_START was written
     unsigned char is_enclosing;  // as it was called
+    unsigned char is_collective;
+    // Beside which watched blocks are looked at (source/watched_blocks.h); 0: none were.
+    unsigned times;
+    unsigned text_bytes;
+    const char* text;  // begin()'s name
+    // Of the operator whose outputs are to be watched: what it writes in place.
+    unsigned char is_start;
+    unsigned written_count;
+    struct memscope_written written[4];
 };
 
 // A collective operation of c10d that has been started. group: its name, the same on all ranks of the group. sequence:
@@ -68,7 +89,7 @@ struct memscope_collective {
 
 struct memscope_operator_sink {
     unsigned version;
-    // What is recorded now: 0 or a sum of MEMSCOPE_WANTS_*. One load.
+    // What is recorded now: 0 or a sum of MEMSCOPE_WANTS_*. Two loads.
     unsigned (*wanted)(void);
     void (*begin)(struct memscope_running* running, const struct memscope_called* called,
                   const struct memscope_touched* given, unsigned count);
@@ -81,6 +102,9 @@ struct memscope_operator_sink {
     // This thread evaluates that node until node_end(), which gets what node_begin() returned.
     unsigned long long (*node_begin)(unsigned long long thread, long long sequence);
     void (*node_end)(unsigned long long before);
+    // Asked before begin() (running: NULL) and before end(), when looks are wanted: whether the caller waits until what
+    // was asked of the device's current stream is done. Only who knows torch knows which that is.
+    int (*waits)(const struct memscope_running* running, short device_type, short device);
 };
 
 // What the observer's library exports. Adopts the sink for the life of the process: 0, or 1 when its version is

@@ -131,6 +131,7 @@ def test_a_value_within_its_range_is_taken(name: str, text: str, expected: objec
         ("watch", "a:x,b"),
         ("watch", "a,b,bytes"),
         ("watch", "a,b,full-content,c"),
+        ("watch", "a;sorts=7,b"),
         ("watch", f"{LONG}x,b"),
         ("watch", f"a,{LONG}x"),
         ("format", "json"),
@@ -332,7 +333,6 @@ def test_operators_of_torch_are_observed_when_something_asks_for_them() -> None:
     ("name", "text"),
     [
         ("analysis", "inefficient"),
-        ("watch", "a,b"),
     ],
 )
 def test_what_is_not_there_yet_is_said_when_asked_for(name: str, text: str) -> None:
@@ -427,6 +427,11 @@ def test_options_reach_the_native_side_with_their_values() -> None:
             "deferred": "1",
             "ring_mib": "32",
             "ring_wait_ms": "0",
+            "watch_start": "a",
+            "watch_output": "3",
+            "watch_end": "b",
+            "watch_content": "1",
+            "output_directory": "/tmp/out",
         }
         longest = ",".join(f"{kind}:{n}" for kind in ("npu", "cuda") for n in range(32))
         _native.configure(settings_text(parse_command_line({"device": longest}).config))

@@ -28,7 +28,7 @@ from msmemscope.options.settings import ANALYSIS_NEEDS, Config
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
-from msmemscope.vocabulary import Kind
+from msmemscope.vocabulary import Kind, WatchMoment
 
 TOY = Path(__file__).parent / "toy_analysis"
 Install = Callable[..., None]
@@ -66,7 +66,7 @@ def test_another_packages_analysis_is_run_printed_and_written(install: Install, 
     assert "; 4 findings of toy: rank 0 at train.py:" in [line for line in lines if line][-1]
 
     summary = json.loads((path / "cluster" / "summary.json").read_text())
-    assert summary["analyses"] == ["oom", "leaks", "peers", "coverage", "toy"]
+    assert summary["analyses"] == ["oom", "watch", "leaks", "peers", "coverage", "toy"]
     assert (summary["toy"], summary["leaks"], summary["schema"]) == (4, 2, 1)
     toys = [one for one in summary["findings"] if one["kind"] == "busy_site"]
     assert [(one["headline"], one["ranks"]) for one in toys] == [("TOY", str(rank)) for rank in range(4)]
@@ -217,6 +217,8 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     run = leaky_job()
     run.sample(500, "cpu", used=1 << 30, total=4 << 30)
     run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=20)
+    run.add(Kind.WATCH, 10_001, ptr=64, size=8, used=0, total=0, aux=WatchMoment.BEGAN)
+    run.add(Kind.WATCH, 10_002, ptr=64, size=8, used=0, total=4, aux=WatchMoment.BEFORE)
     run.processes.append(process(9, rank=None, pid=77, command="python\u241fserve.py"))
     run._events[9] = []
     for second in range(1, 100):  # a process without steps, which grows beside its blocks
@@ -266,7 +268,7 @@ def test_the_command_prints_what_is_asked_for_and_writes_nothing(
     assert "LEAK 2  Ranks 0-3: " in text
     for words in (["--only", "leaks,idle"], ["--only", ""]):
         assert main(["analyze", str(path), *words]) == 2
-        assert "known: leaks, oom, coverage, peers, decompose, toy" in capfd.readouterr().err
+        assert "known: leaks, oom, coverage, peers, decompose, watch, toy" in capfd.readouterr().err
     assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
 
 
@@ -316,7 +318,7 @@ def test_a_broken_one_is_told_once_and_left_out(
     run = leaky_job()
     for _ in range(2):
         summary = analyse(run).summary
-        assert set(summary.analyses) == {"oom", "leaks", "coverage", "peers", "toy"}
+        assert set(summary.analyses) == {"oom", "leaks", "coverage", "peers", "watch", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

@@ -39,10 +39,6 @@ for _ in range(2):
     with describe.describer(owner="a"), msmemscope.describe.describer(owner="b"):
         pass
     describe.describer(0x1000, owner="c")
-    msmemscope.watcher.watch(tensor, name="weights", dump_nums=2)
-    msmemscope.watcher.watch(0x1000, length=16, name="block")
-    msmemscope.watcher.remove(tensor)
-    msmemscope.watcher.remove(0x1000, length=16)
     msmemscope.check_leaks(table, "step start", 0)
     msmemscope.check_inefficient(table, mem_size=1, inefficient_type="early_allocation", idle_threshold=10)
     msmemscope.analyze("leaks", input_path=table, mstx_info="step start", start_index=0)
@@ -98,7 +94,7 @@ def test_a_script_of_upstream_runs_to_its_end_and_hears_of_each_name_once(tmp_pa
     ]
     warned = {line.split("msmemscope.", 1)[1].split(" is not in this version")[0] for line in later}
     names = "check_inefficient"
-    hooks = "enable_npu_sanitizer watcher.watch watcher.remove"
+    hooks = "enable_npu_sanitizer"
     analyzers = "analyzer.InefficientAnalyzer"
     assert warned == {*names.split(), *hooks.split(), *analyzers.split()}
 

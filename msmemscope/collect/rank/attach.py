@@ -30,6 +30,7 @@ _identified = False
 _hooked = False
 _asks_groups = False
 _steps_failed = False
+_looks_at_blocks = False
 _lookup: Lookup | None = None
 _requests: Requests | None = None
 
@@ -76,10 +77,18 @@ def _set_up(session: Session) -> None:
 
 def watch_operators(config: Config) -> None:
     """Where `config` asks for torch's operators, lets somebody see them, once torch is imported."""
-    if config.observes_operators and _attached is not None:
+    if (config.observes_operators or _looks_at_blocks) and _attached is not None:
         from msmemscope.collect.rank import operators
 
-        operators.watch_operators(_attached.directory)
+        operators.watch_operators(_attached.directory, at_once=_looks_at_blocks or config.watch is not None)
+
+
+def look_at_blocks() -> None:
+    """The program watches a block: operators are seen from now on, or from when there is a session."""
+    global _looks_at_blocks
+    _looks_at_blocks = True
+    if _attached is not None:
+        watch_operators(_attached.config)
 
 
 def _watch_for_oom() -> None:

@@ -15,7 +15,7 @@ import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.access_rules import READ, WRITE
-from msmemscope.collect.rank.dispatch_mode import tensors_of, touched_by
+from msmemscope.collect.rank.dispatch_mode import tensors_of, touched_by, wait_for_stream
 from msmemscope.telling import tell
 from msmemscope.vocabulary import DeviceType
 
@@ -54,13 +54,14 @@ def _observed(call: Callable[..., Any]) -> Callable[..., Any]:
             return result
         finally:
             if running is not None:
+                wait_for_stream(sys.modules["torch"], running[0], *running[2])
                 _native.operator_ended(running[0], _returned(result, running[1]))
 
     return __call__
 
 
-def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
-    """What operator_ended() takes, and the storages that the graph was given. None: it cannot be told."""
+def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int], tuple[int, int]] | None:
+    """What operator_ended() takes, the storages that the graph was given, and type and number of its device. None: it cannot be told."""
     if _failed:
         return None
     try:
@@ -81,8 +82,9 @@ def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int]] | None:
             return None
         is_backward = torch._C._current_graph_task_id() != -1
         storages = {one[1] for one in given}
+        wait_for_stream(torch, b"", device_type, device)
         began = _native.operator_began(_name_of(graph), device_type, device, is_backward, given, is_enclosing=True)
-        return began, storages
+        return began, storages, (device_type, device)
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's graph is run
         _give_up(error)
         return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DEVICE_TYPES = {"cpu": DeviceType.CPU, "npu": DeviceType.NPU, "cuda": DeviceType.CUDA}
 _COMPOSITE = "CompositeImplicitAutograd"
 _UNOBSERVED = "profiler"  # what torch itself does not show to an observer
+_LOOKS = 16  # of wanted_of_operators(): watched blocks are looked at
 _KERNELS = ("CPU", "CUDA", "PrivateUse1")
 
 _entered: list[Any] = []
@@ -67,7 +68,8 @@ def make_mode(torch: Any) -> Any:
                 return operator(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not nobody for kind in types):  # it answers, and what it calls comes here
                 return NotImplemented
-            if _native.wanted_of_operators() == 0:
+            wanted = _native.wanted_of_operators()
+            if wanted == 0:
                 return operator(*args, **kwargs)
             if operator not in plans:
                 plans[operator] = plan_of(operator)
@@ -78,6 +80,8 @@ def make_mode(torch: Any) -> Any:
             call = _Call(torch, plan, args, kwargs)
             if not call.is_real:
                 return operator(*args, **kwargs)
+            if wanted & _LOOKS:
+                wait_for_stream(torch, b"", call.device_type, call.device)
             running = _native.operator_began(plan.name, call.device_type, call.device, graph_task() != -1, call.touched)
             returned: list[Touched] = []
             try:
@@ -86,6 +90,8 @@ def make_mode(torch: Any) -> Any:
                 if group := call.group():
                     _native.operator_is_collective(running, *group)
             finally:
+                if wanted & _LOOKS:
+                    wait_for_stream(torch, running, call.device_type, call.device)
                 _native.operator_ended(running, returned)
             return result
 
@@ -183,6 +189,14 @@ def tensors_of(torch: Any, value: Any) -> Iterator[Any]:
             yield from tensors_of(torch, one)
 
 
+def wait_for_stream(torch: Any, running: bytes, device_type: int, device: int) -> None:
+    """Before operator_began() (running: empty) and operator_ended(): watched blocks are looked at when what the
+    device's current stream was asked for is done."""
+    if _native.operator_waits(running, device_type, device):
+        module = torch.npu if device_type == DeviceType.NPU else torch.cuda
+        module.current_stream(device).synchronize()
+
+
 def touched_by(tensor: Any, access: int) -> Touched | None:
     """As operator_began() takes it. None: it has no memory though it has elements, or none that can be told (fake,
     meta, sparse)."""
@@ -202,7 +216,11 @@ def touched_by(tensor: Any, access: int) -> Touched | None:
     index = tensor.device.index or 0
     number = _dtypes.setdefault(dtype, 1000 + len(_dtypes))
     address = base + tensor.storage_offset() * size
-    return (address, base, total, storage.nbytes(), list(tensor.shape), str(dtype), number, access, int(kind), index)
+    shape = list(tensor.shape)
+    # A write that is not confined to where its elements would lie together.
+    span = 1 + sum((count - 1) * stride for count, stride in zip(shape, tensor.stride(), strict=True))
+    spread = span != tensor.numel()
+    return (address, base, total, storage.nbytes(), shape, str(dtype), number, access, int(kind), index, spread)
 
 
 _dtypes: dict[Any, int] = {}

@@ -28,13 +28,20 @@ _decided = False
 _looked = 0.0
 
 
-def watch_operators(session_directory: str) -> None:
-    """Once torch is imported; further calls do nothing. Raises nothing: without an observer the rest is recorded."""
+def watch_operators(session_directory: str, *, at_once: bool = False) -> None:
+    """Once torch is imported; further calls do nothing. Raises nothing: without an observer the rest is recorded.
+
+    at_once: they are to be seen before an observer is built, the slow way."""
     global _decided, _torch
     module = sys.modules.get("torch")
-    if _decided or not hasattr(module, "_C"):
+    if not hasattr(module, "_C"):
         return
     assert module is not None
+    if _decided:
+        if at_once and _torch is not None:
+            _torch = None
+            _see_at_once(module)
+        return
     _decided = True
     for name in compiled_regions.MODULES:
         after_import(name, compiled_regions.watch)
@@ -47,6 +54,9 @@ def watch_operators(session_directory: str) -> None:
         else:
             facts = (torch.directory, str(torch.abi), torch.key)
             start_service("msmemscope.collect.torch_ext", session_directory, *facts, child=False)
+            if at_once:
+                _see_at_once(module)
+                return
             _torch = torch
             tell(
                 f"operators are recorded later: their observer is being built for torch {module.__version__}, once, "
@@ -83,6 +93,16 @@ def look_again() -> None:
 def _tell_loss(text: str) -> None:
     tell(text)
     _native.meta("lost.operators", text)
+
+
+def _see_at_once(module: ModuleType) -> None:
+    from msmemscope.collect.rank.dispatch_mode import enter
+
+    enter(module)
+    tell(
+        f"Warning: the operator observer is not built yet, and blocks are watched: {SLOW} in this process, and sees "
+        "only the threads that torch gives it to. It is being built, once; the next run has it"
+    )
 
 
 def _fall_back(module: ModuleType, why: str) -> None:

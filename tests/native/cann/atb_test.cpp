@@ -16,6 +16,7 @@
 #include "check.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "hook/settings.h"
 #include "own_ring.h"
 
 using namespace memscope;
@@ -239,6 +240,56 @@ CASE(an_operator_and_its_kernel_are_recorded_exactly) {
     for (u64 i = 1; i < events.size(); ++i) CHECK(events[i].record.ts >= events[i - 1].record.ts);
     CHECK_EQUAL(atb.saved(), 0);
     CHECK(lost_lines().empty());
+}
+
+// Upstream's own test of watched blocks: two looks, one when the kernel has ended and one behind its operator.
+CASE(the_output_of_a_kernel_is_watched_until_its_operator_has_ended) {
+    begin(0);
+    const std::string path = "0/0_ElewiseOperation", kernel = path + "/0_AddI32Kernel";
+    const std::string output = own::make_directory("memscope-native-watch-");
+    CHECK_EQUAL(memscope_configure(("watch_start=" + kernel + ";watch_end=" + path + ";watch_output=" +
+                                    std::to_string(kEveryOutput) + ";watch_content=1;output_directory=" + output)
+                                       .c_str()),
+                0);
+    const Library atb;
+    Addition addition;
+    addition.run(atb);
+    std::vector<Seen> looks;
+    for (const Seen& one : own_events())
+        if (one.kind == Kind::WATCH) looks.push_back(one);
+    CHECK_EQUAL(looks.size(), 4u);
+    const auto moment = [](const Seen& one) { return static_cast<WatchMoment>(one.record.aux & 7); };
+    CHECK(moment(looks[0]) == WatchMoment::BEGAN);
+    CHECK_EQUAL(text_of(looks[0].record.name), kernel);
+    CHECK_EQUAL(looks[0].record.ptr, reinterpret_cast<u64>(addition.out));
+    CHECK_EQUAL(looks[0].record.size, static_cast<i64>(Addition::kBytes));
+    CHECK(moment(looks[1]) == WatchMoment::AFTER);
+    CHECK_EQUAL(text_of(looks[1].record.name), kernel);
+    CHECK(moment(looks[2]) == WatchMoment::AFTER);
+    CHECK_EQUAL(text_of(looks[2].record.name), path);
+    CHECK(moment(looks[3]) == WatchMoment::ENDED);
+    u64 expected = ~u64{0};  // bit by bit, as upstream's checksum is defined
+    for (const u8* byte = static_cast<u8*>(addition.out); byte != static_cast<u8*>(addition.out) + Addition::kBytes;
+         ++byte) {
+        expected ^= *byte;
+        for (int bit = 0; bit < 8; ++bit) expected = expected >> 1 ^ ((expected & 1) != 0 ? 0x42F0E1EBA9EA3693ull : 0);
+    }
+    for (int at : {1, 2}) CHECK_EQUAL(looks[static_cast<u64>(at)].record.attr, ~expected);
+    memscope_stats stats;
+    memscope_get_stats(&stats);
+    char directory[64];
+    snprintf(directory, sizeof directory, "/watch_content_%016llx/", stats.ring_id);
+    std::string first = kernel, second = path;
+    for (std::string* name : {&first, &second}) std::replace(name->begin(), name->end(), '/', '.');
+    for (const std::string& name : {first, second}) {
+        const std::string file = output + directory + name + "_1-" + first + "_0_after.bin";
+        FILE* const content = fopen(file.c_str(), "rb");
+        CHECK(content != nullptr);
+        u8 bytes[Addition::kBytes + 1];
+        CHECK_EQUAL(fread(bytes, 1, sizeof bytes, content), static_cast<std::size_t>(Addition::kBytes));
+        CHECK_EQUAL(memcmp(bytes, addition.out, Addition::kBytes), 0);
+        fclose(content);
+    }
 }
 
 CASE(only_what_is_wanted_is_recorded) {
