@@ -1,7 +1,7 @@
 """What a watched block costs each operator: time per call, watched and not, in turns in one process.
 
-Run: `python -m msmemscope --level op -- python benchmarks/watch.py [DEVICE]`. An operator of some microseconds (in-place
-addition to 16 elements) is called in blocks of CALLS; between two blocks a watch is set or taken away. Printed are the
+Run: `python -m msmemscope --level op -- python benchmarks/watch.py [DEVICE]`. An operator of some microseconds (adding
+to 16 elements in place) is called in blocks of CALLS; between two blocks a watch is set or taken away. Printed are the
 medians over BLOCKS blocks of microseconds per call.
 """
 
