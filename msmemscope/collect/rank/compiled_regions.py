@@ -61,7 +61,8 @@ def _observed(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _begin(graph: Any, inputs: Any) -> tuple[bytes, set[int], tuple[int, int]] | None:
-    """What operator_ended() takes, the storages that the graph was given, and type and number of its device. None: it cannot be told."""
+    """What operator_ended() takes, the storages that the graph was given, and type and number of its device. None: it
+    cannot be told."""
     if _failed:
         return None
     try:
