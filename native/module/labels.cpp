@@ -16,7 +16,7 @@ struct Text {
     std::array<char, kMaxTextBytes> bytes;
     unsigned size;
 
-    explicit Text(const py::str& words) { size = memscope_text_of(words.ptr(), bytes.data(), bytes.size()); }
+    explicit Text(const py::str& words) : size(memscope_text_of(words.ptr(), bytes.data(), kMaxTextBytes)) {}
 };
 
 bool label_thread(bool pushed, unsigned level, const py::str& label) {
