@@ -289,7 +289,10 @@ int begin(const Output& range, const char* name, u32 output, bool by_command, i6
         State state = State::FREE;
         if (!block.state.compare_exchange_strong(state, State::CHANGING, std::memory_order_acq_rel)) continue;
         const Turn turn(block);
-        if (!turn) continue;  // its last look is not over
+        if (!turn) {  // its last look is not over
+            block.state.store(State::FREE, std::memory_order_release);
+            continue;
+        }
         block.ptr = range.address;
         block.bytes = static_cast<u64>(range.bytes);
         block.storage = range.storage;
@@ -374,7 +377,8 @@ void begin_anew_in_child() noexcept {
         block.state.store(State::FREE, std::memory_order_relaxed);
         block.busy.store(false, std::memory_order_relaxed);
     }
-    for (Times& one : g_times) one.times.store(0, std::memory_order_relaxed);
+    for (Times& one : g_times)  // a page that is not written to stays its parent's
+        if (one.times.load(std::memory_order_relaxed) != 0) one.times.store(0, std::memory_order_relaxed);
     g_starts.store(0, std::memory_order_relaxed);
     g_shadow_bytes.store(0, std::memory_order_relaxed);
     g_watches.store(g_is_armed.load(std::memory_order_relaxed) ? 1 : 0, std::memory_order_relaxed);
