@@ -19,6 +19,16 @@ def evaluate_elsewhere(loss: torch.Tensor) -> torch.Tensor:
     return torch.jit._wait(torch.jit._fork(evaluate, loss))
 
 
+@torch.jit.script
+def nothing(number: int) -> int:
+    return number
+
+
+@torch.jit.script
+def wait_for_the_thread() -> int:
+    return torch.jit._wait(torch.jit._fork(nothing, 1))
+
+
 class Doubled(torch.autograd.Function):
     """A node that Python makes, and whose backward pass has frames of Python."""
 
@@ -38,8 +48,11 @@ def forward(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return first.sum() + second.sum() + third.sum()
 
 
+torch.set_num_interop_threads(1)
 weight = torch.randn(1000, requires_grad=True)
 bias = torch.randn(3000, requires_grad=True)
 for _ in range(3):
     weight.grad = bias.grad = None
     evaluate_elsewhere(forward(weight, bias))
+# A thread that still drops objects of Python's when the interpreter ends is ended by it, and the process with it.
+wait_for_the_thread()
