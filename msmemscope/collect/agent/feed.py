@@ -5,6 +5,7 @@ In: a ring file, and acknowledgements. Out: batches at their offsets, from the s
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Feed:
         self.acked = self.sent = self.first_offset
         self.round = 0
         self.last_cut = 0.0
+        self.unanswered_since = 0.0  # monotonic, in seconds: of the latest acknowledgement, or what was sent behind it
         self.announced = False
         self.goal: int | None = None  # where draining ends, once we are to finish
         self.final_sent = False
@@ -77,6 +79,7 @@ class Feed:
             return False
         self.acked = offset
         self.sent = max(self.sent, offset)
+        self.unanswered_since = time.monotonic()
         if offset > self.reader.acked:
             self.reader.release(offset)
         if self.spool and offset >= self.spool.end:

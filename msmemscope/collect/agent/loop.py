@@ -221,6 +221,8 @@ class Agent:
             if len(feed.npus) > named:
                 self._next_usage = 0.0  # its cards are sampled from now on
             self._names.add(cut)
+            if not feed.in_flight:
+                feed.unanswered_since = now
             feed.sent = cut["offset"] + cut["length"]
             window -= cut["length"]
             more |= feed.reader.head - feed.sent >= max_bytes
@@ -248,7 +250,7 @@ class Agent:
 
     def _spool(self, now: float) -> None:
         silent = now - self._progress > self._settings.silence_s
-        self._spooling.move(self._rings.open(), now, silent=silent)
+        self._spooling.move(self._rings.open(), now, silent=silent, connected=self._epoch is not None)
 
     # --- timers -------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from msmemscope.collect.agent.feed import Feed
 from msmemscope.collect.agent.telling import Once
 
 _AGAIN_S = 1.0  # after it failed: what does not fit is not copied again and again
+_SLOW_S = 0.5  # to acknowledge a batch: one that is busy and not starved takes less, with rings full of them
 
 
 class Spooling:
@@ -25,10 +26,15 @@ class Spooling:
         self._not_before = 0.0
         self._once = Once()
 
-    def move(self, feeds: Iterable[Feed], now: float, *, silent: bool) -> None:
-        """silent: nothing was acknowledged for long. now: monotonic, in seconds."""
+    def move(self, feeds: Iterable[Feed], now: float, *, silent: bool, connected: bool) -> None:
+        """silent: nothing was acknowledged for long. connected: somebody could. now: monotonic, in seconds."""
         feeds = list(feeds)
-        full = [feed for feed in feeds if _is_filling_up(feed, spools=silent or bool(feed.spool))]
+        full = [
+            feed
+            for feed in feeds
+            if feed.reader.head - feed.reader.acked > feed.reader.capacity // 2
+            and (silent or feed.spool or _is_running_over(feed, now, connected=connected))
+        ]
         if now < self._not_before or not full:
             return
         spooled = sum(feed.spool.size for feed in feeds)
@@ -63,6 +69,8 @@ class Spooling:
             return
 
 
-def _is_filling_up(feed: Feed, *, spools: bool) -> bool:
-    """A ring whose bytes are acknowledged in time is given more room before they are copied."""
-    return feed.reader.head - feed.reader.acked > feed.reader.capacity * (2 if spools else 3) // 4
+def _is_running_over(feed: Feed, now: float, *, connected: bool) -> bool:
+    """Copying costs more than waiting: a ring whose bytes are acknowledged in time is left alone."""
+    if feed.reader.head - feed.reader.acked <= feed.reader.capacity * 3 // 4:
+        return False
+    return not connected or (feed.in_flight > 0 and now - feed.unanswered_since > _SLOW_S)
