@@ -250,7 +250,7 @@ class Agent:
 
     def _spool(self, now: float) -> None:
         silent = now - self._progress > self._settings.silence_s
-        self._spooling.move(self._rings.open(), now, silent=silent, connected=self._epoch is not None)
+        self._spooling.move(self._rings.open(), now, silent=silent)
 
     # --- timers -------------------------------------------------------------------------------------------
 

@@ -26,14 +26,14 @@ class Spooling:
         self._not_before = 0.0
         self._once = Once()
 
-    def move(self, feeds: Iterable[Feed], now: float, *, silent: bool, connected: bool) -> None:
-        """silent: nothing was acknowledged for long. connected: somebody could. now: monotonic, in seconds."""
+    def move(self, feeds: Iterable[Feed], now: float, *, silent: bool) -> None:
+        """silent: nothing was acknowledged for long. now: monotonic, in seconds."""
         feeds = list(feeds)
         full = [
             feed
             for feed in feeds
             if feed.reader.head - feed.reader.acked > feed.reader.capacity // 2
-            and (silent or feed.spool or _is_running_over(feed, now, connected=connected))
+            and (silent or feed.spool or _is_running_over(feed, now))
         ]
         if now < self._not_before or not full:
             return
@@ -69,8 +69,7 @@ class Spooling:
             return
 
 
-def _is_running_over(feed: Feed, now: float, *, connected: bool) -> bool:
-    """Copying costs more than waiting: a ring whose bytes are acknowledged in time is left alone."""
-    if feed.reader.head - feed.reader.acked <= feed.reader.capacity * 3 // 4:
-        return False
-    return not connected or (feed.in_flight > 0 and now - feed.unanswered_since > _SLOW_S)
+def _is_running_over(feed: Feed, now: float) -> bool:
+    """Copying costs more than waiting: a ring whose batches are answered in time is left alone."""
+    is_filling_up = feed.reader.head - feed.reader.acked > feed.reader.capacity * 3 // 4
+    return is_filling_up and feed.in_flight > 0 and now - feed.unanswered_since > _SLOW_S
