@@ -462,9 +462,7 @@ u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexc
     StackRecord record = {};
     record.count = count;
     record.kind = static_cast<u32>(kind);
-    u64 id = combine64(static_cast<u64>(Kind::STACK), count);
-    for (u32 i = 0; i < count; ++i) id = combine64(id, frame_ids[i]);
-    record.id = nonzero(id);
+    record.id = stack_id(frame_ids, count, 0);
     if (!define(Kind::STACK, record, frame_ids, count * sizeof(u64))) return 0;
     g_recorder.stacks.insert(key, record.id);
     return record.id;

@@ -251,19 +251,14 @@ u64 TorchSnapshot::define_text(std::size_t number) {
     const u64 id = data_.text_id_of(number);
     if (!is_defined_[number]) {
         is_defined_[number] = true;
-        const std::string_view text = data_.text(number);
-        definitions.string_id.push_back(id);
-        definitions.string_bytes.push_back(static_cast<u32>(text.size()));
-        definitions.text.append(text);
+        definitions.add_text(id, data_.text(number));
     }
     return id;
 }
 
 u64 TorchSnapshot::define_text(const std::string& text) {
     const u64 id = text_id(text.data(), text.size());
-    definitions.string_id.push_back(id);
-    definitions.string_bytes.push_back(static_cast<u32>(text.size()));
-    definitions.text.append(text);
+    definitions.add_text(id, text);
     return id;
 }
 
@@ -313,11 +308,7 @@ u64 TorchSnapshot::define_frame(Value frame, bool& is_python) {
         if (is_new) {
             if (!place.empty()) define_text(place);
             told_frames_.emplace_back(id, is_of_python);
-            definitions.frame_id.push_back(id);
-            definitions.frame_file.push_back(file_id);
-            definitions.frame_function.push_back(function_id);
-            definitions.frame_line.push_back(line);
-            definitions.frame_kind.push_back(static_cast<u32>(kind));
+            definitions.add_frame(id, file_id, function_id, line, kind);
         }
     }
     is_python = told_frames_[told - 1].second;
@@ -326,15 +317,8 @@ u64 TorchSnapshot::define_frame(Value frame, bool& is_python) {
 
 u64 TorchSnapshot::define_stack(const std::vector<u64>& frames, FrameKind kind) {
     if (frames.empty()) return 0;
-    u64 id = combine64(static_cast<u64>(Kind::STACK) + static_cast<u64>(kind), frames.size());
-    for (const u64 frame : frames) id = combine64(id, frame);
-    id = nonzero(id);
-    if (stack_ids_.emplace(id, true).second) {
-        definitions.stack_id.push_back(id);
-        definitions.stack_kind.push_back(static_cast<u32>(kind));
-        definitions.stack_count.push_back(static_cast<u32>(frames.size()));
-        definitions.stack_frames.insert(definitions.stack_frames.end(), frames.begin(), frames.end());
-    }
+    const u64 id = stack_id(frames.data(), frames.size(), static_cast<u64>(kind));
+    if (stack_ids_.emplace(id, true).second) definitions.add_stack(id, frames, kind);
     return id;
 }
 

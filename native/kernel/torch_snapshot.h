@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/imported_definitions.h"
 #include "kernel/pickle_data.h"
 #include "record/record.h"
 
@@ -121,13 +122,6 @@ struct AnnotationTable {
 };
 #undef X
 
-// Definitions as a batch has them (record/cutter.h): columns, and the texts and frames one behind the other.
-struct SnapshotDefinitions {
-    std::vector<u64> string_id, frame_id, frame_file, frame_function, stack_id, stack_frames;
-    std::vector<u32> string_bytes, frame_line, frame_kind, stack_count, stack_kind;
-    std::string text;
-};
-
 class TorchSnapshot {
 public:
     // Throws PickleError for data that is no snapshot.
@@ -137,7 +131,7 @@ public:
     TorchSegmentTable segments;
     TorchBlockTable blocks;
     AnnotationTable annotations;
-    SnapshotDefinitions definitions;
+    ImportedDefinitions definitions;
     std::vector<std::pair<std::string, std::string>> settings;  // allocator_settings, as far as they are plain values
     std::vector<std::string> unknown_actions;                   // words, the first kMostUnknown
     u64 left_out = 0;                                           // damaged entries

@@ -21,6 +21,14 @@ std::string_view trimmed(std::string_view text) noexcept {
     return text;
 }
 
+// The first line of a text, which loses it.
+std::string_view take_line(std::string_view& text) noexcept {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = trimmed(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return line;
+}
+
 // Db cells keep the quotes that a csv cell has around it.
 std::string_view unquoted(std::string_view text) noexcept {
     if (text.size() >= 2 && text.front() == '"' && text.back() == '"') return text.substr(1, text.size() - 2);
@@ -375,11 +383,7 @@ u64 UpstreamReader::intern(std::string_view text) {
     text = text.substr(0, kMaxTextBytes);
     if (text.empty() || text == "N/A") return 0;
     const u64 id = text_id(text.data(), text.size());
-    if (texts_.emplace(id, true).second) {
-        definitions_.string_id.push_back(id);
-        definitions_.string_bytes.push_back(static_cast<u32>(text.size()));
-        definitions_.text.append(text);
-    }
+    if (texts_.emplace(id, true).second) definitions_.add_text(id, text);
     return id;
 }
 
@@ -390,9 +394,7 @@ u64 UpstreamReader::python_stack(std::string_view text) {
     if (!is_new) return known->second;
     frames_here_.clear();
     while (!text.empty() && frames_here_.size() < kMaxFrames) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        const std::string_view line = trimmed(text.substr(0, end));
-        text.remove_prefix(std::min(end + 1, text.size()));
+        const std::string_view line = take_line(text);
         const std::size_t close = line.find("): ");
         const std::size_t open = close == std::string_view::npos ? close : line.rfind('(', close);
         u32 number = 0;
@@ -412,9 +414,7 @@ u64 UpstreamReader::native_stack(std::string_view text) {
     if (!is_new) return known->second;
     frames_here_.clear();
     while (!text.empty() && frames_here_.size() < kMaxFrames) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        const std::string_view line = trimmed(text.substr(0, end));
-        text.remove_prefix(std::min(end + 1, text.size()));
+        const std::string_view line = take_line(text);
         if (line.empty()) continue;
         const std::size_t open = line.find('('), close = line.rfind(')'), address = line.rfind('[');
         u64 at = 0;
@@ -431,27 +431,14 @@ u64 UpstreamReader::native_stack(std::string_view text) {
 u64 UpstreamReader::frame(std::string_view file, std::string_view function, u32 line, FrameKind kind) {
     const u64 file_id = intern(file), function_id = intern(function);
     const u64 id = frame_id(file_id, function_id, line, static_cast<u64>(kind));
-    if (frames_.emplace(id, true).second) {
-        definitions_.frame_id.push_back(id);
-        definitions_.frame_file.push_back(file_id);
-        definitions_.frame_function.push_back(function_id);
-        definitions_.frame_line.push_back(line);
-        definitions_.frame_kind.push_back(static_cast<u32>(kind));
-    }
+    if (frames_.emplace(id, true).second) definitions_.add_frame(id, file_id, function_id, line, kind);
     return id;
 }
 
 u64 UpstreamReader::define_stack(FrameKind kind) {
     if (frames_here_.empty()) return 0;
-    u64 id = combine64(static_cast<u64>(Kind::STACK) + static_cast<u64>(kind), frames_here_.size());
-    for (const u64 one : frames_here_) id = combine64(id, one);
-    id = nonzero(id);
-    if (stack_ids_.emplace(id, true).second) {
-        definitions_.stack_id.push_back(id);
-        definitions_.stack_kind.push_back(static_cast<u32>(kind));
-        definitions_.stack_count.push_back(static_cast<u32>(frames_here_.size()));
-        definitions_.stack_frames.insert(definitions_.stack_frames.end(), frames_here_.begin(), frames_here_.end());
-    }
+    const u64 id = stack_id(frames_here_.data(), frames_here_.size(), static_cast<u64>(kind));
+    if (stack_ids_.emplace(id, true).second) definitions_.add_stack(id, frames_here_, kind);
     return id;
 }
 

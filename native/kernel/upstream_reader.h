@@ -17,9 +17,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "kernel/torch_snapshot.h"
+#include "kernel/imported_definitions.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -74,7 +75,7 @@ public:
     const std::string& first_left_out() const noexcept { return first_left_out_; }
 
     ImportedTable take() noexcept { return std::exchange(table_, {}); }
-    SnapshotDefinitions take_definitions() noexcept { return std::exchange(definitions_, {}); }
+    ImportedDefinitions take_definitions() noexcept { return std::exchange(definitions_, {}); }
 
 private:
     enum Column : u8 { ID, EVENT, TYPE, NAME, TIME, PID, TID, DEVICE, PTR, ATTR, STACK_PY, STACK_C, COLUMNS };
@@ -112,7 +113,7 @@ private:
     u64 rows_ = 0, lines_ = 1, line_ = 1, left_out_ = 0, derived_ = 0;
     std::string first_left_out_;
     ImportedTable table_;
-    SnapshotDefinitions definitions_;
+    ImportedDefinitions definitions_;
     std::unordered_map<u64, bool> texts_, frames_, stack_ids_;    // that are defined
     std::unordered_map<u64, u64> python_stacks_, native_stacks_;  // by id of their text
     std::vector<u64> frames_here_;

@@ -6,12 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "kernel/torch_snapshot.h"
+#include "kernel/imported_definitions.h"
 #include "module/columns.h"
 
 namespace memscope {
 
-inline pybind11::dict definitions_to_python(kernel::SnapshotDefinitions&& defined) {
+inline pybind11::dict definitions_to_python(kernel::ImportedDefinitions&& defined) {
     pybind11::dict strings, frames, stacks, all;
     strings["id"] = to_array(std::move(defined.string_id));
     strings["bytes"] = to_array(std::move(defined.string_bytes));

@@ -312,4 +312,11 @@ constexpr u64 frame_id(u64 file, u64 function, u32 line, u64 variant) noexcept {
     return nonzero(combine64(combine64(combine64(static_cast<u64>(Kind::FRAME) + variant, file), function), line));
 }
 
+// variant: 0, or what tells apart stacks of equal frames that are of other kinds.
+inline u64 stack_id(const u64* frame_ids, std::size_t count, u64 variant) noexcept {
+    u64 id = combine64(static_cast<u64>(Kind::STACK) + variant, count);
+    for (std::size_t i = 0; i < count; ++i) id = combine64(id, frame_ids[i]);
+    return nonzero(id);
+}
+
 }  // namespace memscope
