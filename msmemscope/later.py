@@ -6,17 +6,12 @@ and as a decorator, and the errors that upstream raises for wrong arguments.
 
 from __future__ import annotations
 
-from msmemscope.telling import tell
-
-_said: set[str] = set()
+from msmemscope.telling import warn_once
 
 
 def not_yet(name: str) -> None:
     """Says once that `name` is called in vain."""
-    if name not in _said:
-        _said.add(name)
-        text = f"msmemscope.{name} is not in this version: it does nothing, and the program goes on"
-        tell(f"Warning: {text}")
+    warn_once(f"msmemscope.{name} is not in this version: it does nothing, and the program goes on")
 
 
 def enable_npu_sanitizer() -> None:

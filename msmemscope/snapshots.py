@@ -5,7 +5,7 @@ where it can tell them its segments and blocks. Taken by the program, and by its
 from __future__ import annotations
 
 from msmemscope.collect.rank.around import Around
-from msmemscope.telling import tell
+from msmemscope.telling import warn_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def _take(wanted: Sequence[int] | None, name: str) -> None:
             _record(kind, memory, device, name)
     missing = sorted(set(wanted or ()) - {device for _, _, device in in_use})
     if missing and not _ask_others(missing, name):
-        _warn(f"no snapshot of device {', '.join(map(str, missing))}: torch does not use it in this process")
+        warn_once(f"no snapshot of device {', '.join(map(str, missing))}: torch does not use it in this process")
     elif not missing and not in_use:
-        _warn("no snapshot: torch uses no NPU or GPU in this process, and has no counters of its CPU memory")
+        warn_once("no snapshot: torch uses no NPU or GPU in this process, and has no counters of its CPU memory")
 
 
 def _ask_others(devices: Sequence[int], name: str) -> bool:
@@ -111,19 +111,11 @@ def take_for_others(name: str, device: int) -> bool:
                 _record(kind, memory, number, name)
                 return True
     except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
-        _warn(f"no snapshot of device {device} for another process: {error}")
+        warn_once(f"no snapshot of device {device} for another process: {error}")
     return False
 
 
 _VISIBLE = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
-_warned: set[str] = set()
-
-
-def _warn(text: str) -> None:
-    """Once, however often the program asks."""
-    if text not in _warned:
-        _warned.add(text)
-        tell(f"Warning: {text}")
 
 
 def _devices_in_use() -> Iterator[tuple[str, Any, int]]:
@@ -210,7 +202,7 @@ def watch_for_oom() -> None:
         try:
             later(begin)  # once the process uses the device: attaching would make a context
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-            _warn(f"no snapshots are taken when memory runs out: {error}")
+            warn_once(f"no snapshots are taken when memory runs out: {error}")
 
 
 def _after_failure(kind: str, module: Any, device: int) -> None:
@@ -228,4 +220,4 @@ def _after_failure(kind: str, module: Any, device: int) -> None:
         if _native.stats()["recording"]:
             _record(kind, module, device, OOM_NAME)
     except Exception as error:  # noqa: BLE001 - whatever it is, the program gets its own error
-        _warn(f"no snapshot of {kind} {device}, whose memory ran out: {error}")
+        warn_once(f"no snapshot of {kind} {device}, whose memory ran out: {error}")

@@ -19,3 +19,13 @@ def tell(text: str) -> None:
         print(f"[msmemscope] {plain(text)}", file=sys.stderr, flush=True)
     except Exception:  # noqa: BLE001 - the program's own stream may raise anything
         return
+
+
+def warn_once(text: str) -> None:
+    """The same as a warning, once for each text in this process, however often it is true. Raises nothing."""
+    if text not in _warned:
+        _warned.add(text)
+        tell(f"Warning: {text}")
+
+
+_warned: set[str] = set()

@@ -166,6 +166,27 @@ def _listed(names: Sequence[str]) -> str:
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
+def note_about(kind: str, subjects: Iterable[Subject], ranks: Sequence[int]) -> Finding:
+    """A remark about some subjects, without figures. ranks: all of the job."""
+    subjects = list(subjects)
+    own = tuple(sorted(one.rank for one in subjects if one.rank is not None))
+    return Finding(
+        kind=kind,
+        severity="info",
+        confidence=1.0,
+        ranks=own,
+        scope=scope_of(own, ranks),
+        device="",
+        pool="",
+        first_step=0,
+        last_step=0,
+        bytes=0,
+        bytes_per_step=0.0,
+        blocks=0,
+        processes=tuple(one.name for one in subjects if one.rank is None),
+    )
+
+
 def scope_of(ranks: Iterable[int], job: Iterable[int]) -> str:
     """Where a finding sits among the ranks of the job: "single", "group" or "uniform"."""
     found, whole = set(ranks), set(job)

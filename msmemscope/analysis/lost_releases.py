@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from msmemscope.analysis.findings import LOST_RELEASES, Finding, at_the_start, scope_of
+from msmemscope.analysis.findings import LOST_RELEASES, Finding, at_the_start, note_about
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -31,22 +31,8 @@ def note_on_lost_releases(tracked: Tracked, unclaimed: int) -> list[Finding]:
     concerned = [one for one in subjects if lost[one]]
     if not unclaimed or not concerned:
         return []
-    ranks = tuple(sorted(one.rank for one in concerned if one.rank is not None))
-    note = Finding(
-        kind=LOST_RELEASES,
-        severity="info",
-        confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, tracked.subjects.ranks),
-        device="",
-        pool="",
-        first_step=0,
-        last_step=0,
-        bytes=0,
-        bytes_per_step=0.0,
-        blocks=0,
-        processes=() if ranks else tuple(one.name for one in concerned),
-    )
+    note = note_about(LOST_RELEASES, concerned, tracked.subjects.ranks)
+    note = replace(note, processes=() if note.ranks else note.processes)  # about ranks or others
     lines = f"{unclaimed} call stack{' seems' if unclaimed == 1 else 's seem'} to grow"
     text = (
         f"{at_the_start(note.who)}: {sum(lost.values()):,} releases were dropped (a full ring), and blocks whose "

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.blocks import FEWEST_SECONDS
-from msmemscope.analysis.findings import TOO_FEW_STEPS, Finding, at_the_start, scope_of
+from msmemscope.analysis.findings import TOO_FEW_STEPS, Finding, at_the_start, note_about
 from msmemscope.analysis.steps import WARM_UP
 
 if TYPE_CHECKING:
@@ -34,25 +34,10 @@ def too_few_steps(tracked: Tracked, min_steps: int) -> list[Finding]:
     if not few:
         return []
     judged = len(heard) - len(few)
-    ranks = tuple(sorted(one.rank for one in few if one.rank is not None))
     most = max(0, *(made[one.main] for one in few))
     counted = any(tracked.boundaries.get(one.main) for one in few)
-    note = Finding(
-        kind=TOO_FEW_STEPS,
-        severity="info",
-        confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, subjects.ranks),
-        device="",
-        pool="",
-        first_step=0,
-        last_step=most,
-        bytes=0,
-        bytes_per_step=0.0,
-        blocks=0,
-        processes=tuple(one.name for one in few if one.rank is None),
-    )
-    names = [replace(note, processes=()).who] if ranks else []
+    note = replace(note_about(TOO_FEW_STEPS, few, subjects.ranks), last_step=most)
+    names = [replace(note, processes=()).who] if note.ranks else []
     names += [replace(note, ranks=()).who] if note.processes else []
     who = at_the_start(" and ".join(names))
     if judged and not counted:

@@ -237,15 +237,12 @@ def _safely(action: Callable[[], None]) -> None:
 
 
 def _say(text: str) -> None:
-    """Once for each text: torch and torch_npu may meet the same fault."""
-    if text not in _said:
-        _said.add(text)
-        from msmemscope.telling import tell
+    """torch and torch_npu may meet the same fault."""
+    from msmemscope.telling import warn_once
 
-        tell(f"Warning: {text}")
+    warn_once(text)
 
 
-_said: set[str] = set()
 _awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
 own_imports = OwnImports()
 

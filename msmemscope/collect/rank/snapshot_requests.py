@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from msmemscope.telling import tell
+from msmemscope.telling import warn_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ class Requests:
         self._next = 0.0
         self._own: dict[str, tuple[float, set[int]]] = {}  # request -> when it lapses, devices without an answer
         self._count = 0
-        self._said: set[str] = set()
 
     def ask(self, devices: Iterable[int], name: str) -> None:
         """Asks the other processes. devices: the driver's numbers. OSError where the session directory is gone."""
@@ -75,13 +74,7 @@ class Requests:
             if missing:
                 numbers = ", ".join(map(str, sorted(missing)))
                 waited = "before this process ended" if at_end else f"within {LIMIT_S:g} s"
-                self._say(f"Warning: no snapshot of device {numbers}: no process that uses it came to a step {waited}")
-
-    def _say(self, text: str) -> None:
-        """Once: a program may ask at each of its steps."""
-        if text not in self._said:
-            self._said.add(text)
-            tell(text)
+                warn_once(f"no snapshot of device {numbers}: no process that uses it came to a step {waited}")
 
     def _begin_anew_in_child(self) -> None:
         """What its parent asks for is its parent's."""
