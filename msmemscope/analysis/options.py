@@ -14,6 +14,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, get_type_hints
 
 from msmemscope.errors import UsageError
@@ -95,6 +96,7 @@ def _value(analysis: str, field: Field, value: object) -> object:
     return read
 
 
+@cache
 def _manual(options: type[Any]) -> dict[str, str]:
     """The docstring below each field; none where the source is not at hand."""
     try:

@@ -9,6 +9,7 @@ SUBCOMMANDS = {
     "export": "msmemscope.cli.export",
     "import": "msmemscope.cli.import_",
     "doctor": "msmemscope.cli.doctor",
+    "selftest": "msmemscope.cli.selftest",
     "build-torch-ext": "msmemscope.cli.build_torch_ext",
     "simulate-npu": "msmemscope.cli.simulate_npu",
 }

@@ -9,5 +9,6 @@ PYBIND11_MODULE(_native, module) {
     memscope::bind_labels(module);
     memscope::bind_references(module);
     memscope::bind_reader(module);
+    memscope::bind_ring_writer(module);
     memscope::bind_object_names(module);
 }

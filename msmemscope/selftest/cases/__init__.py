@@ -1,0 +1,1 @@
+"""The scripted jobs, a module for each analysis. See case.py for how one is declared."""
