@@ -33,6 +33,8 @@ _TABLES = (
     "owner_sums",
     "owner_peaks",
     "owner_changes",
+    "pool_peaks",
+    "site_peaks",
 )
 _LISTS = ("incidents", "snapshots", "watches")
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, *_LISTS))

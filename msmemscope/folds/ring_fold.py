@@ -60,7 +60,7 @@ SITE_COLUMNS = frozenset(
 )
 """What leaves the fold of a site; a job has millions of them."""
 
-MAX_SITES = 1 << 18  # some 150 bytes each
+MAX_SITES = 1 << 18  # some 220 bytes each
 MAX_RUNS = 1 << 17  # of the sums; 64 bytes each
 
 _RARE = np.zeros(256, bool)
@@ -140,6 +140,8 @@ class RingFold:
                 owner_sums=tracker.owner_sums(),
                 owner_peaks=tracker.owner_peaks(),
                 owner_changes=tracker.owner_changes(),
+                pool_peaks=tracker.pool_peaks(),
+                site_peaks=tracker.site_peaks(),
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
                 snapshots=self._snapshots.tables(),

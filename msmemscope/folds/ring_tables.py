@@ -51,6 +51,8 @@ class RingTables:
     owner_sums: Table
     owner_peaks: Table
     owner_changes: Table
+    pool_peaks: Table
+    site_peaks: Table
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: tuple[PoolSnapshot, ...] = ()

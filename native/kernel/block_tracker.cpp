@@ -153,6 +153,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     pool.lowest = std::min(pool.lowest, block.ptr);
     pool.beyond = std::max(pool.beyond, block.ptr + std::max<u64>(static_cast<u64>(size), 1));
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
+    site_peaks_.before_change(pool.peaks, block.site, sites_[block.site]);
     sites_.allocated(block.site, size, block.step, block.ts);
     if (sums_ != nullptr) sums_->born(block.site, size);
     if (windows_ != nullptr) windows_->born(block.site, size);
@@ -165,6 +166,8 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     pool.steps.allocated(size);
     pool.steps.note_level();
     pool.owners.note_level(allocs_, clock_.step());
+    pool.peaks.allocated(size);
+    pool.peaks.note_level(clock_.step(), clock_.last_ts());
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -251,6 +254,7 @@ Belongs BlockTracker::belongs_of(const Block& block) const noexcept {
 
 // Books the end of a block that is still in the map.
 void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen) {
+    site_peaks_.before_change(pool.peaks, block.site, sites_[block.site]);
     sites_.freed(block.site, block.size);
     if (sums_ != nullptr) sums_->freed(block.site, block.step, clock_.step(), block.size);
     if (windows_ != nullptr)
@@ -265,6 +269,7 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen) 
     if (word != 0) pool.words.erase(block.id);
     if (block.step < clock_.step()) late_.push_back(Late{block, &pool, word});
     pool.steps.freed(block.size);
+    pool.peaks.freed(block.size, block.step, clock_.step());
 }
 
 u64 BlockTracker::PoolBlocks::word_of(const Block& block) const {
@@ -289,6 +294,7 @@ void BlockTracker::close_steps(u32 next, u32 most_silent) {
     for (const auto& pool : pools_) {
         pool->steps.close(next, rows, clock_.last_ts());
         pool->owners.close(clock_.step(), allocs_);
+        pool->peaks.close(clock_.step(), next, clock_.last_ts());
     }
     if (sums_ != nullptr) sums_->close(clock_.step(), next);
     windows_.reset();
@@ -310,6 +316,7 @@ void BlockTracker::shrink() {
         pool->owners.shrink();
     }
     sites_.shrink();
+    site_peaks_.shrink();
     late_.shrink_to_fit();
     if (sums_ != nullptr) sums_->shrink();
     if (windows_ != nullptr) windows_->shrink();
@@ -426,6 +433,26 @@ OwnerSumTable BlockTracker::owner_sums() const {
 OwnerPeakTable BlockTracker::owner_peaks() const {
     OwnerPeakTable table;
     for (const auto& pool : pools_) pool->owners.append_peaks(table, pool->key, owners_.names());
+    return table;
+}
+
+PoolPeakTable BlockTracker::pool_peaks() const {
+    PoolPeakTable table;
+    for (const auto& pool : pools_) pool->peaks.append(table, pool->key);
+    return table;
+}
+
+SitePeakTable BlockTracker::site_peaks() const {
+    SitePeakTable table;
+    const PoolBlocks* pool = nullptr;
+    for (u32 site = 0; site < sites_.size(); ++site) {
+        const Sites::Site& live = sites_[site];
+        if (pool == nullptr || !(pool->key == live.pool))
+            pool = std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) {
+                       return one->key == live.pool;
+                   })->get();
+        site_peaks_.append(table, pool->peaks, site, live);
+    }
     return table;
 }
 

@@ -1,10 +1,10 @@
 // Pairs the MALLOC and FREE events of one ring and keeps what an analysis needs of them, in one pass.
 //
 // In: batches of event columns, in the order of the ring. Out: the tables of tables.h, at any time. This file knows
-// which block an event belongs to, and tells it the folds beside it: sites.h and site_sums.h (who allocates), owners.h
-// (whose it is), pool_steps.h and step_clock.h (when), block_uses.h (who touches it), block_lives.h and segment_map.h
-// (each block's life, and where it lay), running.h (the operator that allocates). Nothing here knows files or Python;
-// module/kernel.cpp binds it.
+// which block an event belongs to, and tells it the folds beside it: sites.h, site_sums.h and site_peaks.h (who
+// allocates), owners.h (whose it is), pool_steps.h and step_clock.h (when), block_uses.h (who touches it),
+// block_lives.h and segment_map.h (each block's life, and where it lay), running.h (the operator that allocates).
+// Nothing here knows files or Python; module/kernel.cpp binds it.
 //
 //   key     a block is (device type, device, pool, address). The same address in another pool is another block: the
 //           driver's segment and the framework's first block in it start at the same place. So is a handle of physical
@@ -34,6 +34,7 @@
 #include "kernel/pool_key.h"
 #include "kernel/pool_steps.h"
 #include "kernel/running.h"
+#include "kernel/site_peaks.h"
 #include "kernel/site_sums.h"
 #include "kernel/sites.h"
 #include "kernel/step_clock.h"
@@ -88,6 +89,9 @@ public:
     OwnerPeakTable owner_peaks() const;
     OwnerChangeTable owner_changes() const { return owners_.changes(); }
 
+    PoolPeakTable pool_peaks() const;
+    SitePeakTable site_peaks() const;
+
 private:
     struct PoolBlocks {
         PoolKey key;
@@ -99,6 +103,7 @@ private:
         std::unique_ptr<std::set<u64>> ordered;
         std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
         PoolOwners owners;
+        PoolPeaks peaks;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
         PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}
@@ -146,6 +151,7 @@ private:
     u32 launches_ = 0;
     StepClock clock_;
     Sites sites_;
+    SitePeaks site_peaks_;
     std::vector<std::unique_ptr<PoolBlocks>> pools_;
     std::vector<Late> late_;  // cleared when the step closes
     Anomalies anomalies_;

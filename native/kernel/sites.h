@@ -37,6 +37,7 @@ public:
     void freed(u32 site, i64 size) noexcept;
 
     const Site& operator[](u32 site) const noexcept { return sites_[site]; }
+    u32 size() const noexcept { return static_cast<u32>(sites_.size()); }
     void shrink() { sites_.shrink_to_fit(); }
     void append(SiteTable& table) const;
 

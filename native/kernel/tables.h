@@ -242,6 +242,30 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, owner)                      \
     X(i64, bytes)
 
+// Which peak of a pool (site_peaks.h): the highest of all, or the highest of the closed steps after the warm-up.
+enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
+
+// The peaks of pools. peak: PeakOf; sites: under which of them the sites' rows stand, for both may be of one moment.
+// Of `bytes`: fresh_bytes were allocated in that step, early_bytes in the warm-up, if the step is behind it.
+#define MEMSCOPE_POOL_PEAK_COLUMNS(X) \
+    X(u8, device_type)                \
+    X(i16, device)                    \
+    X(u8, pool)                       \
+    X(u8, peak)                       \
+    X(u8, sites)                      \
+    X(u32, step)                      \
+    X(u64, ts)                        \
+    X(i64, bytes)                     \
+    X(i64, fresh_bytes)               \
+    X(i64, early_bytes)
+
+// What sites held at the peaks of their pools; sites that held nothing have no row.
+#define MEMSCOPE_SITE_PEAK_COLUMNS(X) \
+    X(u32, site)                      \
+    X(u8, peak)                       \
+    X(i64, bytes)                     \
+    X(i64, blocks)
+
 // A block that belonged to `before` belongs to `owner` from then on.
 #define MEMSCOPE_OWNER_CHANGE_COLUMNS(X) \
     X(u64, allocation_id)                \
@@ -299,6 +323,12 @@ struct OwnerPeakTable {
 };
 struct OwnerChangeTable {
     MEMSCOPE_OWNER_CHANGE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct PoolPeakTable {
+    MEMSCOPE_POOL_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct SitePeakTable {
+    MEMSCOPE_SITE_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 
 #undef MEMSCOPE_DECLARE_COLUMN

@@ -96,6 +96,8 @@ MEMSCOPE_TABLE_TO_DICT(OwnerTable, MEMSCOPE_OWNER_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(OwnerSumTable, MEMSCOPE_OWNER_SUM_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(OwnerPeakTable, MEMSCOPE_OWNER_PEAK_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(OwnerChangeTable, MEMSCOPE_OWNER_CHANGE_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(PoolPeakTable, MEMSCOPE_POOL_PEAK_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(SitePeakTable, MEMSCOPE_SITE_PEAK_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
 
@@ -242,7 +244,9 @@ PYBIND11_MODULE(_kernel, module) {
         .def("owners", table(&BlockTracker::owners))
         .def("owner_sums", table(&BlockTracker::owner_sums))
         .def("owner_peaks", table(&BlockTracker::owner_peaks))
-        .def("owner_changes", table(&BlockTracker::owner_changes));
+        .def("owner_changes", table(&BlockTracker::owner_changes))
+        .def("pool_peaks", table(&BlockTracker::pool_peaks))
+        .def("site_peaks", table(&BlockTracker::site_peaks));
 
     py::dict labels;  // that folds give
 #define X(name, text) labels[py::int_(label_id(FoldLabel::name))] = text;
