@@ -36,6 +36,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "watches": (),
     "held": _MEMORY,
     "owners": _MEMORY,
+    "peaks": _MEMORY,
     "usage": (),
     "capacity": (),
     "host": (),

@@ -78,6 +78,19 @@ class OwnerTables:
 
 
 @dataclass(frozen=True)
+class PeakTables:
+    """What the pools and sites of one process held at peaks (native/kernel/tables.h, MEMSCOPE_POOL_PEAK_COLUMNS and
+    those behind it). `site` counts within the process. peak: PEAK_OF_ALL or TYPICAL_PEAK, the highest of the complete
+    steps after the first iteration; `pools.sites` says under which of them a pool's rows of `sites` stand."""
+
+    pools: Table
+    sites: Table
+
+
+PEAK_OF_ALL, TYPICAL_PEAK = 0, 1  # PeakOf
+
+
+@dataclass(frozen=True)
 class Tracked:
     """What the events of a run say about its blocks.
 
@@ -102,6 +115,7 @@ class Tracked:
     events: how many events went in. orphans: events left out because their ring is not one of the run's.
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     owners: process -> whose its bytes were; only processes with events.
+    peaks: process -> what its sites held at the peaks of their pools; only processes with events.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
         known, because a process had too many.
     snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
@@ -124,6 +138,7 @@ class Tracked:
     sums: dict[int, SiteSums] = field(default_factory=dict)
     windows: dict[int, SiteSums] = field(default_factory=dict)
     owners: dict[int, OwnerTables] = field(default_factory=dict)
+    peaks: dict[int, PeakTables] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
@@ -233,6 +248,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     sums: dict[int, SiteSums] = {}
     windows: dict[int, SiteSums] = {}
     owners: dict[int, OwnerTables] = {}
+    peaks: dict[int, PeakTables] = {}
     stacks: dict[str, _Stack] = {name: _Stack(name) for name in ("sites", "steps", "anomalies")}
     for number in list(of):
         one = of.pop(number)
@@ -244,6 +260,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         if one.events:
             (windows if one.window else sums)[number] = _site_sums(one)
             owners[number] = OwnerTables(one.owners, one.owner_sums, one.owner_peaks, one.owner_changes, open_step)
+            peaks[number] = PeakTables(one.pool_peaks, one.site_peaks)
         closed[number] = replace(one, **_EMPTIED)
     known = {number: closed[number] for number in known_numbers}
     return Tracked(
@@ -254,6 +271,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         sums=sums,
         windows=windows,
         owners=owners,
+        peaks=peaks,
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
@@ -274,7 +292,7 @@ _EMPTIED: dict[str, Any] = {
     name: {}
     for name in (
         *("sites", "steps", "anomalies", "sums", "ages", "begins"),
-        *("owners", "owner_sums", "owner_peaks", "owner_changes"),
+        *("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks"),
     )
 }
 

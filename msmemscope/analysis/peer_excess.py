@@ -1,6 +1,7 @@
 """By how much a process exceeds its peers, and the call stacks that make the difference.
 
-In: which process, and what it held by call stack. Out: `Excess`, with its lines once it is explained.
+In: which process, and what it held by call stack, at the peak or at the end of the last step. Out: `Excess`, with its
+lines once it is explained.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _MOST_COMPARED = 64  # peers whose call stacks are looked at, those nearest to t
 _MOST_STACKS = 256  # call stacks whose lines are looked up
 _SHARE = 0.9  # of the excess that lines are told for
 _MOST_LINES = 5
-_MOST_ONLY_HERE = 3
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the user's, and what it holds beyond the peers (bytes), or how often it allocates."""
+    """A line of the user's, and what it holds beyond the peers (bytes; negative: it holds less)."""
 
     stack_id: int
     stack: tuple[Frame, ...]
     frame: Frame | None
     bytes: int = 0
-    allocs: int = 0
+    is_only_here: bool = False
+    """No peer allocates there."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -65,7 +66,10 @@ class Excess:
     lines: tuple[Line, ...] = ()
     other_bytes: int = 0
     other_lines: int = 0
-    only_here: tuple[Line, ...] = ()
+    less: tuple[Line, ...] = ()
+    """Where it holds less: the largest difference."""
+    less_bytes: int = 0
+    """In all, as a positive number."""
 
     @property
     def bytes(self) -> int:
@@ -79,16 +83,15 @@ class Excess:
 
     @property
     def unexplained_bytes(self) -> int:
-        """What no call stack held at the end of the step: it is freed within a step, but where it lasts."""
+        """What the lines do not add up to: the medians of the peers' lines need not be that of their sums."""
         if not self.is_more or self.figure == "reserved":
             return 0
-        return max(self.bytes - sum(line.bytes for line in self.lines) - self.other_bytes, 0)
+        return max(self.bytes - sum(line.bytes for line in self.lines) - self.other_bytes + self.less_bytes, 0)
 
     @property
     def cause(self) -> tuple[str, int]:
         """The line by which excesses of several ranks are one."""
-        first = next(iter((*self.only_here, *self.lines)), None)
-        return first.place if first else ("", 0)
+        return self.lines[0].place if self.lines else ("", 0)
 
     def with_figures(self, figures: Sequence[Excess], *, lasts: bool) -> Excess:
         """Together with what else is out."""
@@ -104,55 +107,52 @@ class Explainer:
     levels: SiteLevels
 
     def explain(self, excess: Excess) -> Excess:
-        """With the lines that hold more than those of the peers. Nothing is looked up of a process that uses less, and
-        of memory that is reserved while what is allocated is alike: it is free."""
-        rows = self.levels.rows(excess.process, excess.place)
-        if not excess.is_more or excess.figure == "reserved" or not len(rows):
+        """With the lines that hold more than those of the peers, and less. Nothing is looked up of a process that uses
+        less, and of memory that is reserved while what is allocated is alike: it is free."""
+        mine = self.levels.rows(excess.process, excess.place)
+        if not excess.is_more or excess.figure == "reserved" or not len(mine):
             return excess
         peers = excess.peers[:_MOST_COMPARED]
+        rows = np.concatenate([mine, *(self.levels.rows(peer, excess.place) for peer in peers)])
         wanted, first = np.unique(self.levels.keys[rows], return_index=True)
+        is_theirs = np.isin(wanted, self.levels.keys[rows[len(mine) :]])
         last = self.tracked.last_complete_step
 
         def held(process: int) -> npt.NDArray[np.int64]:
-            step = last.get(process, -1) if excess.lasts else excess.step
+            step = last.get(process, -1) if excess.lasts else None
             return self.levels.by_key(process, excess.place, step, wanted)
 
         usual = np.median(np.stack([held(peer) for peer in peers]), axis=0).astype(np.int64)
         more = held(excess.process) - usual
-        order = np.argsort(-more, kind="stable")
-        order = order[more[order] > 0]
-        lines: dict[object, Line] = {}
+        order = np.argsort(-np.abs(more), kind="stable")
+        order = order[more[order] != 0]
+        by_line: dict[object, Line] = {}
         for at in order[:_MOST_STACKS].tolist():
-            line = self._line(int(rows[first[at]]), excess_bytes=int(more[at]))
-            known = lines.setdefault(line.place if line.frame else line.stack_id, line)
+            line = self._line(int(rows[first[at]]), int(more[at]), is_only_here=not is_theirs[at])
+            key = line.place if line.frame else line.stack_id
+            known = by_line.setdefault(key, line)
             if known is not line:
-                lines[line.place] = replace(known, bytes=known.bytes + line.bytes)
-        ordered = sorted(lines.values(), key=lambda line: -line.bytes)
+                only_here = known.is_only_here and line.is_only_here
+                by_line[key] = replace(known, bytes=known.bytes + line.bytes, is_only_here=only_here)
+        rest = more[order[_MOST_STACKS:]]
+        ordered = sorted((line for line in by_line.values() if line.bytes > 0), key=lambda line: -line.bytes)
         told: list[Line] = []
         for line in ordered[:_MOST_LINES]:
             if sum(one.bytes for one in told) >= _SHARE * excess.bytes:
                 break
             told.append(line)
-        excess = replace(
+        less = sorted((line for line in by_line.values() if line.bytes < 0), key=lambda line: line.bytes)
+        return replace(
             excess,
             lines=tuple(told),
-            other_bytes=int(more[order].sum()) - sum(line.bytes for line in told),
-            other_lines=len(ordered) - len(told) + max(len(order) - _MOST_STACKS, 0),
+            other_bytes=sum(line.bytes for line in ordered[len(told) :]) + int(rest[rest > 0].sum()),
+            other_lines=len(ordered) - len(told) + int((rest > 0).sum()),
+            less=tuple(less[:1]),
+            less_bytes=-sum(line.bytes for line in less) - int(rest[rest < 0].sum()),
         )
-        if excess.lasts or 2 * excess.unexplained_bytes < excess.bytes:
-            return excess
-        # What is left lives within a step: lines at which it does what nobody else does.
-        theirs = np.concatenate([self.levels.keys[self.levels.rows(peer, excess.place)] for peer in peers])
-        alone = rows[~np.isin(self.levels.keys[rows], theirs)]
-        alone = alone[np.argsort(-np.asarray(self.tracked.sites["allocs"], np.int64)[alone], kind="stable")]
-        only: dict[object, Line] = {}
-        for row in alone[:_MOST_STACKS].tolist():
-            line = self._line(row)
-            only.setdefault(line.place if line.frame else line.stack_id, line)
-        return replace(excess, only_here=tuple(only.values())[:_MOST_ONLY_HERE])
 
-    def _line(self, row: int, excess_bytes: int = 0) -> Line:
+    def _line(self, row: int, excess_bytes: int, *, is_only_here: bool) -> Line:
         sites = self.tracked.sites
         python, native = int(sites["stack_py"][row]), int(sites["stack_c"][row])
         frames = merged(tuple(self.stack(python)) if python else (), tuple(self.stack(native)) if native else ())
-        return Line(python or native, frames, line_of(frames), excess_bytes, int(sites["allocs"][row]))
+        return Line(python or native, frames, line_of(frames), excess_bytes, is_only_here)

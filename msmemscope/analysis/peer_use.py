@@ -1,8 +1,9 @@
 """What a rank used, in figures that can be compared with those of its peers, and what each of its call stacks held.
 
 In: the tracker's tables. Out: per pool and rank the peak, the level at the ends of steps and the pool's own size, over
-the complete steps after the first iteration; and the bytes that each site held at the end of a step. A pool that has
-blocks on several devices is added up over them. Only a rank's own process counts, not its workers.
+the complete steps after the first iteration; and the bytes that each site held at the end of a step or at the pool's
+peak in these steps. A pool that has blocks on several devices is added up over them, each at its own peak. Only a
+rank's own process counts, not its workers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis.blocks import TYPICAL_PEAK
 from msmemscope.analysis.peer_groups import site_keys
 from msmemscope.analysis.steps import FIRST_STEP
 
@@ -100,6 +102,8 @@ class SiteLevels:
     def __init__(self, tracked: Tracked) -> None:
         self._tracked = tracked
         self._held: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        self._peaks = tracked.peaks
+        self._held_at_peak: dict[int, npt.NDArray[np.int64]] = {}
 
     @cached_property
     def keys(self) -> npt.NDArray[np.uint64]:
@@ -113,12 +117,15 @@ class SiteLevels:
         rows: npt.NDArray[np.int64] = mine[(sites["device_type"][mine] == place[0]) & (sites["pool"][mine] == place[1])]
         return rows
 
-    def by_key(self, process: int, place: Place, step: int, wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Bytes that the sites with these keys (ascending) held at the end of a step."""
+    def by_key(
+        self, process: int, place: Place, step: int | None, wanted: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.int64]:
+        """Bytes that the sites with these keys (ascending) held at the end of a step, or, for None, at the peak."""
         rows = self.rows(process, place)
         total = np.zeros(len(wanted), np.int64)
         if len(wanted) and len(rows):
-            held = self._levels(process, step)[np.searchsorted(self._of_process(process), rows)]
+            every = self._at_peak(process) if step is None else self._levels(process, step)
+            held = every[np.searchsorted(self._of_process(process), rows)]
             at = np.minimum(np.searchsorted(wanted, self.keys[rows]), len(wanted) - 1)
             is_wanted = wanted[at] == self.keys[rows]
             np.add.at(total, at[is_wanted], held[is_wanted])
@@ -151,5 +158,22 @@ class SiteLevels:
             self._held[process, step] = held
         return self._held[process, step]
 
+    def _at_peak(self, process: int) -> npt.NDArray[np.int64]:
+        """Of all sites of a process, each at the peak of its pool on its device."""
+        if process not in self._held_at_peak:
+            mine = self._of_process(process)
+            held = np.zeros(len(mine), np.int64)
+            if (peaks := self._peaks.get(process)) is not None:
+                rows, pools = peaks.sites, peaks.pools
+                of_site = [np.asarray(self._tracked.sites[name])[mine][rows["site"]] for name in _POOL]
+                for pool in np.flatnonzero(pools["peak"] == TYPICAL_PEAK).tolist():
+                    chosen = rows["peak"] == pools["sites"][pool]
+                    for name, column in zip(_POOL, of_site, strict=True):
+                        chosen &= column == pools[name][pool]
+                    held[rows["site"][chosen]] = rows["bytes"][chosen]
+            self._held_at_peak[process] = held
+        return self._held_at_peak[process]
 
+
+_POOL = ("device_type", "device", "pool")
 _SUMS = ("site", "cell", "cells", "born_bytes", "freed_bytes")

@@ -63,7 +63,7 @@ def finding(
     peers = sorted(rank_of[peer] for peer in first.peers if rank_of[peer] not in ranks)
     is_pair = len(first.peers) + 1 < FEWEST
     leak = leak_of(rank_of[first.process], peers, first.place[0], first.bytes) if first.is_more else None
-    line = next(iter((*first.only_here, *first.lines)), None)
+    line = next(iter(first.lines), None)
     kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
     is_note = kind != USES_MORE or leak is not None
     evidence: dict[str, Any] = {
@@ -90,11 +90,12 @@ def finding(
             }
             for one in first.figures
         ],
-        "lines": [_as_json(one) | {"bytes": one.bytes} for one in first.lines],
+        "lines": [_as_json(one) | {"only_here": one.is_only_here} for one in first.lines],
         "other_bytes": first.other_bytes,
         "other_lines": first.other_lines,
+        "less_bytes": first.less_bytes,
+        "less": [_as_json(one) for one in first.less],
         "unexplained_bytes": first.unexplained_bytes,
-        "only_here": [_as_json(one) | {"allocations": one.allocs} for one in first.only_here],
         "leak": leak.place if leak else "",
     }
     found = Finding(
@@ -169,12 +170,12 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
     if first.other_bytes >= max(first.bytes // 100, 1):
         lines = f"{first.other_lines:,} other line{'' if first.other_lines == 1 else 's'}"
         parts.append(f"{format_bytes(first.other_bytes)} more in {lines}")
+    if first.less and 10 * first.less_bytes >= first.bytes:
+        is_one = 10 * -first.less[0].bytes >= 9 * first.less_bytes
+        where = f"at {_place(first.less[0])}" if is_one else "in other lines"
+        parts.append(f"{format_bytes(first.less_bytes)} less {where}")
     if first.unexplained_bytes and 10 * first.unexplained_bytes >= first.bytes:
-        which = "of which no line is known" if first.lasts else "in blocks that are freed within a step"
-        part = f"{format_bytes(first.unexplained_bytes)} {which}"
-        if first.only_here:
-            part += f"; it alone allocates at {', '.join(map(_place, first.only_here))}"
-        parts.append(part)
+        parts.append(f"{format_bytes(first.unexplained_bytes)} of which no line is known")
     if first.figure == "reserved":
         parts.append("what is allocated is alike, the rest is free in the pool")
     text += ": " + ", ".join(parts) if parts else ""
@@ -193,7 +194,7 @@ def _advice(found: Finding, first: Excess) -> str:
         return "The pool of this rank is fragmented, or keeps what a large block left: cluster/segments.csv."
     if not found.file:
         return "No call stack holds the difference: record call stacks (--call-stack python:32) to learn the line."
-    if first.only_here:
+    if first.lines[0].is_only_here:
         return (
             f"Do in pieces, or on the host, what only {found.who} does at {found.place}; or spread it over the ranks."
         )
@@ -215,7 +216,7 @@ def _row(found: Finding, first: Excess) -> Row:
             "file": found.file,
             "line": found.line,
             "function": found.function,
-            "line_bytes": first.lines[0].bytes if first.lines and not first.only_here else "",
+            "line_bytes": first.lines[0].bytes if first.lines else "",
             "leak": found.evidence["leak"],
         },
     )
@@ -243,4 +244,5 @@ def _place(line: Line) -> str:
 def _as_json(line: Line) -> dict[str, Any]:
     file, number = line.place
     function = line.frame.function if line.frame else ""
-    return {"file": file, "line": number, "function": function, "stack": f"{line.stack_id:016x}"}
+    stack = f"{line.stack_id:016x}"
+    return {"file": file, "line": number, "function": function, "bytes": line.bytes, "stack": stack}

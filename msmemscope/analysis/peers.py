@@ -9,9 +9,8 @@ reserved, and exceeds the median of its peers by min_share and by min_bytes, and
 usually differ among themselves: ranks with sequences of random lengths are alike. Pools that a rank exceeds at once are
 one finding, about the pool of the framework: the driver's blocks are its segments.
 
-The excess is explained by call stacks: what each held at the end of the last step (of the step of the peak, where only
-the peak is higher), less the median of the peers nearest to the group's. Tables have no bytes of what lives within a
-step; for these, lines are told at which no peer allocates.
+The excess is explained by call stacks: what each held at the end of the last step (at the peak itself, where only the
+peak is higher), less the median of the peers nearest to the group's. Where a rank holds less, that is told, too.
 
 evidence:
     figure          "peak", "end" or "reserved": what the bytes are of
@@ -20,10 +19,11 @@ evidence:
     test            "Dixon's Q" or "modified z", "" for a pair
     per_rank        rank as text -> bytes (its excess), used, peers_bytes, device
     pools           every figure that is out, of the first rank: pool, figure, bytes, peers_bytes
-    lines           of the first rank, largest first: file, line, function, bytes (excess), stack (16 digits)
-    other_bytes, other_lines    what further call stacks hold more than those of the peers
-    unexplained_bytes           of the excess, what no call stack held at the end of the step
-    only_here       lines at which this rank allocates and no peer does: file, line, function, allocations
+    lines           of the first rank, largest first: file, line, function, bytes (excess), stack (16 digits),
+                    only_here (no peer allocates there)
+    other_bytes, other_lines    what further lines hold more than those of the peers
+    less_bytes      what lines hold less than those of the peers; less: the first of these lines
+    unexplained_bytes           of the excess, what the lines do not add up to
     leak            the line of the leak that it comes from, ""
 """
 
@@ -190,7 +190,7 @@ def verdict(judged: Judged) -> str:
 
 PEERS = Analyzer(
     name="peers",
-    needs=("sites", "steps", "sums", "leaks"),
+    needs=("sites", "steps", "sums", "peaks", "leaks"),
     options=PeerOptions,
     judge=judge,
     files={"peers": peer_words.COLUMNS},

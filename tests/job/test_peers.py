@@ -9,6 +9,7 @@ from running import PROGRAMS, ROOT, Watch, torchrun
 
 PROGRAM = PROGRAMS / "hoarding_rank.py"
 KEPT_BYTES = 64 << 20
+GATHERED_BYTES = 96 << 20
 
 
 def test_the_rank_that_keeps_a_buffer_is_named_with_its_line(watch: Watch) -> None:
@@ -26,6 +27,25 @@ def test_the_rank_that_keeps_a_buffer_is_named_with_its_line(watch: Watch) -> No
     assert (row["ranks"], row["line"], row["line_bytes"]) == ("2", str(line), str(KEPT_BYTES))
     assert "MORE THAN PEERS 1  Rank 2 uses " in outcome.stderr
     assert f"64 MiB of it at {PROGRAM.name}:{line}" in outcome.stderr
+    assert summary["leaks"] == 0
+
+
+def test_what_one_rank_frees_within_its_step_is_named_with_its_line_and_its_bytes(watch: Watch) -> None:
+    program = PROGRAMS / "gathering_rank.py"
+    outcome = watch(*torchrun(4, program))
+    assert outcome.status == 0, outcome.stderr
+    line = next(n for n, text in enumerate(program.read_text().splitlines(), 1) if text.endswith("# GATHERED"))
+
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    (one,) = [one for one in summary["findings"] if one["kind"] == "uses_more"]
+    assert (one["ranks"], one["device"], one["line"]) == ("2", "cpu", line)
+    first = one["evidence"]["lines"][0]
+    assert (first["bytes"], first["only_here"]) == (GATHERED_BYTES, True)
+    assert one["evidence"]["figure"] == "peak"
+    # The gather comes when activations and gradients of others' peaks are gone: the lines add up to the excess.
+    evidence = one["evidence"]
+    more = sum(part["bytes"] for part in evidence["lines"]) + evidence["other_bytes"] - evidence["less_bytes"]
+    assert abs(one["bytes"] - more) <= one["bytes"] // 100
     assert summary["leaks"] == 0
 
 

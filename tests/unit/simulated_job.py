@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from corpus.slow_sums import slow_rows
 
-from msmemscope.analysis.blocks import SiteSums
+from msmemscope.analysis.blocks import PEAK_OF_ALL, TYPICAL_PEAK, PeakTables, SiteSums
 from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -101,6 +101,10 @@ class Worker:
         self.now: dict[tuple[Any, ...], int] = defaultdict(int)
         self.most: dict[tuple[Any, ...], int] = {}
         self.peaks: list[dict[tuple[Any, ...], int]] = []
+        # What sites held when a pool was at its highest: step, bytes, site -> bytes and blocks.
+        self.open_peak: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
+        self.highest: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
+        self.typical: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
         self.step_start: list[int] = [0]
         self.peak = self.low = 0
         self.rows: list[tuple[int, ...]] = []
@@ -120,6 +124,9 @@ class Worker:
         place = block.site[:4]
         self.now[place] += size
         self.most[place] = max(self.now[place], self.most.get(place, 0))
+        for peaks in (self.open_peak, self.highest):
+            if self.now[place] > peaks.get(place, (0, 0, None))[1]:
+                peaks[place] = self._held_in(place)
         entry = self.job.sites.setdefault(
             block.site, {"first_step": self.step, "first_ts": next(self.job.clock), "allocs": 0, "frees": 0}
         )
@@ -150,6 +157,14 @@ class Worker:
         self.levels.append(self._level())
         self.peaks.append(self.most)
         self.most = dict(self.now)
+        for place, (_, size, held) in self.open_peak.items():
+            if self.step >= 2 and size > self.typical.get(place, (0, -1, None))[1]:
+                self.typical[place] = (self.step, size, held)
+        self.open_peak = {place: self._held_in(place) for place in self.now}
+
+    def _held_in(self, place: tuple[Any, ...]) -> tuple[int, int, dict[tuple[Any, ...], tuple[int, int]]]:
+        held = {site: pair for site, pair in self._level().items() if site[:4] == place}
+        return self.step, self.now[place], held
 
     def _level(self) -> dict[tuple[Any, ...], tuple[int, int]]:
         level: dict[tuple[Any, ...], tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -214,6 +229,19 @@ class Job:
             last_complete_step={worker.number: worker.step - 1 for worker in self.workers},
             boundaries={w.number: w.step for w in self.workers if w.step and not w.process.parent_ring},
             sums={worker.number: self._sums(worker, numbers) for worker in self.workers},
+            peaks={worker.number: self._peaks(worker, numbers) for worker in self.workers},
+        )
+
+    def _peaks(self, worker: Worker, numbers: dict[tuple[Any, ...], int]) -> PeakTables:
+        mine = [site for site in numbers if site[0] == worker.number]
+        pools, sites = [], []
+        for which, peaks in ((PEAK_OF_ALL, worker.highest), (TYPICAL_PEAK, worker.typical)):
+            for place, (step, size, held) in peaks.items():
+                pools.append((*place[1:], which, which, step, size))
+                sites += [(mine.index(site), which, *pair) for site, pair in held.items()]
+        return PeakTables(
+            _table(("device_type", "device", "pool", "peak", "sites", "step", "bytes"), pools),
+            _table(("site", "peak", "bytes", "blocks"), sites),
         )
 
     def _sums(self, worker: Worker, numbers: dict[tuple[Any, ...], int]) -> SiteSums:
@@ -236,6 +264,7 @@ class FakeTracked:
     boundaries: dict[int, int]
     sums: dict[int, SiteSums]
     windows: dict[int, SiteSums] = field(default_factory=dict)
+    peaks: dict[int, PeakTables] = field(default_factory=dict)
 
     @property
     def is_judged_by_time(self) -> bool:

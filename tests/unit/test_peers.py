@@ -91,7 +91,7 @@ def test_of_two_ranks_a_large_difference_is_a_note() -> None:
     assert found(cards(2, gather(1, 57 * MIB)), pair_share=0.1, pair_bytes=MIB)
 
 
-def test_a_peak_within_one_step_names_the_line_at_which_nobody_else_allocates() -> None:
+def test_a_peak_within_one_step_names_the_line_that_made_it_and_what_was_less_by_then() -> None:
     def save(worker: Worker, rank: int, iteration: int) -> None:
         if rank == 0 and iteration == 5:
             worker.free(worker.alloc(stack(at(SAVE, TRAIN, "save")), 200 * MIB, device=0, **NPU))
@@ -99,8 +99,13 @@ def test_a_peak_within_one_step_names_the_line_at_which_nobody_else_allocates() 
     (one,) = found(cards(8, save))
     # The gather lies on the weights alone: the activations are free by then.
     assert (one.ranks, one.bytes, one.evidence["figure"]) == ((0,), 168 * MIB, "peak")
-    assert (one.line, one.evidence["lines"], one.evidence["unexplained_bytes"]) == (SAVE, [], 168 * MIB)
-    assert "168 MiB in blocks that are freed within a step; it alone allocates at train.py:88" in one.sentence
+    (line,) = one.evidence["lines"]
+    assert (one.line, line["line"], line["bytes"], line["only_here"]) == (SAVE, SAVE, 200 * MIB, True)
+    assert (one.evidence["less_bytes"], one.evidence["unexplained_bytes"]) == (32 * MIB, 0)
+    assert [(less["line"], less["bytes"]) for less in one.evidence["less"]] == [(20, -32 * MIB)]
+    assert one.sentence.endswith(": 200 MiB of it at train.py:88, 32 MiB less at train.py:20.")
+    assert one.row is not None
+    assert one.row.cells["line_bytes"] == 200 * MIB
 
 
 def test_the_largest_lines_are_told_until_nine_tenths_and_the_rest_as_a_number() -> None:

@@ -1,4 +1,4 @@
-"""What sites held at their pools' peaks: against a model that keeps every block and looks at all of them at each event."""
+"""What sites held at their pools' peaks, against a model that keeps every block and looks at all of them each time."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def model(events: list[Event]) -> dict[int, Model]:
 
 
 def stream(seed: int, n: int) -> list[Event]:
-    """Two pools, few stacks and addresses (some given out twice), steps that are skipped, and stretches of mere growth."""
+    """Two pools, few stacks and addresses (some given out twice), steps that are skipped, stretches of mere growth."""
     chance = random.Random(seed)
     step, events, grows = 0, [], False
     for _ in range(n):
@@ -175,8 +175,8 @@ def test_the_sums_are_the_peaks_of_the_steps(seed: int) -> None:
 
 
 def test_a_peak_within_a_step_is_kept_when_the_program_has_freed_everything() -> None:
-    """Weights in the warm-up, activations in every step, a gather in step 3 alone, then all is freed and a checkpoint is
-    written in the step that is left open."""
+    """Weights in the warm-up, activations in every step, a gather in step 3 alone; then all is freed and a checkpoint
+    is written in the step that is left open."""
     events = [event(Kind.MALLOC, ptr=0x1000, size=100, stack_py=1)]
     for number in range(2, 6):
         events.append(event(Kind.STEP, step=number))
