@@ -1,18 +1,11 @@
 """Processes that the kernel killed because their control group had reached its memory limit: what was alive then.
 
 Such a process hears of nothing: no request failed. In: what the agents saw of its end, the blocks that its fold holds,
-the samples of host memory. Out: findings of the kind OUT_OF_MEMORY, one for each process.
-
-evidence:
-    text            the sentence
-    alive           by line and pool, largest first, as that of oom.py; alive_bytes, alive_blocks
-    limit, used     bytes of the group at the last sample; null where nobody says
-    resident        bytes of the process at the last sample
+the samples of host memory, the leaks. Out: what oom.py says of a failure, of one without a request.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.findings import (
@@ -25,19 +18,19 @@ from msmemscope.analysis.findings import (
     scope_of,
 )
 from msmemscope.analysis.live_lines import alive_by_line, place_of
+from msmemscope.analysis.oom_cause import LEAK, LIMIT, Cause, leaks_of
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
 
 
-def find_killed(tables: Tables, lines: int) -> list[Finding]:
-    """lines: so many that held the most memory are told."""
-    processes = tables.tracked.processes
-    return [_finding(tables, number, lines) for number, one in enumerate(processes) if one.ended_for_memory]
+def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
+    """Of one process; lines: so many that held the most memory are told.
 
-
-def _finding(tables: Tables, number: int, lines: int) -> Finding:
+    evidence: alive (by line and pool, largest first, as that of oom.py), alive_bytes, alive_blocks; limit, used: bytes
+    of the group at the last sample; resident: of the process at it; null where nobody says.
+    """
     tracked = tables.tracked
     process, subject = tracked.processes[number], tracked.subjects.of(number)
     held = tables.held(process.ring)
@@ -59,6 +52,7 @@ def _finding(tables: Tables, number: int, lines: int) -> Finding:
         "used": use.used,
         "resident": use.process_used,
     }
+    cause = _cause(tables, number, rows, use.total)
     finding = Finding(
         kind=OUT_OF_MEMORY,
         headline="OUT OF MEMORY",
@@ -78,23 +72,22 @@ def _finding(tables: Tables, number: int, lines: int) -> Finding:
         line=rows[0]["line"] if rows else 0,
         function=rows[0]["function"] if rows else "",
         evidence=evidence,
-        advice=f"Hold less at {place_of(rows[0])}, or give the group more memory." if rows else "",
+        advice=cause.advice,
+        details=tuple(
+            f"{format_bytes(row['bytes']):>9} in {row['blocks']:,} blocks from {place_of(row)}" for row in rows[:5]
+        ),
         processes=() if subject.rank is not None else (subject.name,),
     )
-    evidence["text"] = _sentence(finding)
-    details = tuple(
-        f"{format_bytes(row['bytes']):>9} in {row['blocks']:,} blocks from {place_of(row)}" for row in rows[:5]
-    )
-    return replace(finding, sentence=evidence["text"], details=details)
+    return finding, cause
 
 
-def _sentence(finding: Finding) -> str:
+def sentence_of(finding: Finding, first: str) -> str:
+    """Without its full stop. first: as by oom_words.first_of, "" where one failed."""
     evidence = finding.evidence
     limit = f" of {format_bytes(evidence['limit'])}" if evidence["limit"] else ""
-    parts = [
-        f"{at_the_start(finding.who)} was killed by the kernel in step {finding.first_step:,}: its control group had "
-        f"reached its memory limit{limit}"
-    ]
+    who, step = at_the_start(finding.who), evidence["order"][0]["step"]
+    head = f"{who} were out of memory{first.removesuffix(',')}: it" if first else who
+    parts = [f"{head} was killed by the kernel in step {step:,}: its control group had reached its memory limit{limit}"]
     if evidence["resident"]:
         parts.append(f"the process held {format_bytes(evidence['resident'])} when it was last looked at")
     if evidence["alive_blocks"]:
@@ -102,4 +95,19 @@ def _sentence(finding: Finding) -> str:
             f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} tensors were alive, most of it "
             f"{format_bytes(evidence['alive'][0]['bytes'])} from {place_of(evidence['alive'][0])}"
         )
-    return "; ".join(parts) + "."
+    return "; ".join(parts)
+
+
+def _cause(tables: Tables, number: int, rows: list[dict[str, Any]], limit: int | None) -> Cause:
+    """A leak, where half of what was alive or more had leaked; else the limit."""
+    total = sum(row["bytes"] for row in rows)
+    leaks = leaks_of(tables.tracked.subjects.of(number), DeviceType.CPU, tables.earlier)
+    leaked = sum(size for _, size in leaks)
+    if leaked and 2 * leaked >= total:
+        place = leaks[0][0].place
+        per_step = format_bytes(leaks[0][0].bytes_per_step)
+        figures: dict[str, int | str] = {"leaked_bytes": leaked, "largest_leak": place, "alive_bytes": total}
+        clause = f"{format_bytes(leaked)} had leaked, most of it at {place}"
+        return Cause(LEAK, clause, f"Mend the leak at {place} first: it keeps {per_step} per step.", figures)
+    advice = f"Hold less at {place_of(rows[0])}, or give the group more memory." if rows else ""
+    return Cause(LIMIT, "its control group has no more", advice, {"group_limit": limit} if limit else {})

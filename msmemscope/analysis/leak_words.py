@@ -7,7 +7,7 @@ In: findings with their figures and evidence. Out: words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -219,12 +219,24 @@ def _leak_sentence(finding: Finding) -> str:
     full = evidence.get("full_at_step")
     if full is not None and full - finding.last_step <= _FORESEEN * steps:
         unit = 10 ** max(len(str(full)) - 2, 0)
+        near = -(-full // unit) * unit
         parts.append(
-            f"if it goes on, {evidence.get('full_on', 'it')} runs out of memory near step {-(-full // unit) * unit:,}"
+            f"if it goes on, {evidence.get('full_on', 'it')} runs out of memory near step {near:,}"
+            + _between(evidence.get("full_between") or [full, full], near, unit)
         )
     if finding.confidence < _SURE and evidence.get("reason"):
         parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
     return "; ".join(parts) + "."
+
+
+def _between(bounds: Sequence[int | None], near: int, unit: int) -> str:
+    """The range of that step, where it is wider than what it was rounded to."""
+    first, latest = bounds
+    low = (first or 0) // unit * unit
+    if latest is None:
+        return f" (step {low:,} at the earliest)"
+    high = -(-latest // unit) * unit
+    return f" (between {low:,} and {high:,})" if low < near - unit or high > near else ""
 
 
 def _candidate_sentence(finding: Finding) -> str:

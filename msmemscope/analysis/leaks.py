@@ -28,7 +28,9 @@ Keys of `evidence`, of those kinds:
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a worker of the subject (a DataLoader's)
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
-                    the host for its own memory). Only where the capacity is known and it takes less than 1e9 steps
+                    the host for its own memory), full_between (the earliest and the latest step that it may be: see
+                    outlook.py; null for never), and full_per_place (the same of each, by what full_on says: step,
+                    between). Only where the capacity is known and it takes less than 1e9 steps
 """
 
 from __future__ import annotations

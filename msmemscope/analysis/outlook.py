@@ -1,6 +1,11 @@
 """When each device will be full, if all the leaks on it go on as now.
 
-In: the leaks, the levels of the pools, and the sizes of the devices. Out: a step and a place.
+In: the leaks, the levels of the pools, and the sizes of the devices. Out: a step and a place, and between which steps.
+
+A device is full when what lives within a step no longer fits on top of what stays. How much room is left then is known
+between two bounds: what a pool has reserved and does not use may be of use to it (then what its peak needs counts), or
+lie in pieces that are not (then all that is reserved counts). The rate lies between those of the earlier and the later
+half of a leak's steps. The step that is told takes the levels at the ends of steps, and the rate over all.
 """
 
 from __future__ import annotations
@@ -18,11 +23,14 @@ from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.verdict.claims import Claim
 
 Ints = npt.NDArray[np.int64]
 
 _DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
 _NEVER = 10**9
+_Levels = tuple[int, int, int]
+"""Bytes in use: at the end of the step, at least when its peak needs the room, at most."""
 
 
 class Outlook:
@@ -34,36 +42,51 @@ class Outlook:
         self._capacity = capacity
         self._last_step = last_step
         self._growth: dict[str, float] = defaultdict(float)
+        self._slowest: dict[str, float] = defaultdict(float)
+        self._fastest: dict[str, float] = defaultdict(float)
         for leak in leaks:
-            self._growth[self._place(leak)] += leak.claim.bytes_per_step
+            place, (slow, fast) = self._place(leak), _rates(leak.claim)
+            self._growth[place] += leak.claim.bytes_per_step
+            self._slowest[place] += slow
+            self._fastest[place] += fast
         self._used = self._in_use(tracked) if self._growth and capacity else {}
 
     def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
-        """The evidence keys full_at_step and full_on; empty when nothing can be said."""
-        earliest: tuple[int, str] | None = None
+        """The evidence keys full_at_step, full_on, full_between and full_per_rank; empty when nothing can be said."""
+        found: dict[str, tuple[int, int | None, int | None]] = {}
         for leak in leaks:
             place = self._place(leak)
             room = self._capacity.get(place, self._capacity.get(place.rpartition("/")[2]))
             if room is None or self._growth[place] <= 0 or place not in self._used:
                 continue
-            left = max(room - self._used[place], 0) / self._growth[place]
-            if left > _NEVER:
+            end, least, most = self._used[place]
+            last = int(self._last_step[leak.process])
+            step = _step(room - end, self._growth[place], last)
+            if step is None:
                 continue
             rank = self._subjects[leak.key].rank
             if leak.device_type == DeviceType.CPU:
                 where = f"host {self._processes[leak.process].host}".rstrip()
             else:
                 where = device_name(leak.device_type, leak.device) if rank is None else f"rank {rank}"
-            step = int(self._last_step[leak.process]) + int(left)
-            if earliest is None or step < earliest[0]:
-                earliest = (step, where)
-        return {} if earliest is None else {"full_at_step": earliest[0], "full_on": earliest[1]}
+            first, latest = (
+                _step(room - most, self._fastest[place], last),
+                _step(room - least, self._slowest[place], last),
+            )
+            if where not in found or step < found[where][0]:
+                found[where] = step, min(first or step, step), max(latest, step) if latest is not None else None
+        if not found:
+            return {}
+        where = min(found, key=lambda one: found[one][0])
+        step, first, latest = found[where]
+        by_place = {name: {"step": at, "between": [early, late]} for name, (at, early, late) in sorted(found.items())}
+        return {"full_at_step": step, "full_on": where, "full_between": [first, latest], "full_per_place": by_place}
 
     def _place(self, leak: Leak) -> str:
         return f"{self._processes[leak.process].host}/{device_name(leak.device_type, leak.device)}"
 
-    def _in_use(self, tracked: Tracked) -> dict[str, int]:
-        """Bytes in use per host and device at the end of the last complete steps.
+    def _in_use(self, tracked: Tracked) -> dict[str, _Levels]:
+        """Bytes in use per host and device in the last complete steps.
 
         The framework's pools lie inside the driver's, so the larger of the two counts; reserved where it is known.
         """
@@ -71,11 +94,41 @@ class Outlook:
         rows = np.flatnonzero(
             np.asarray(steps["step"]) == self._last_step[np.asarray(steps["process"], dtype=np.int64)]
         )
-        sums: dict[tuple[str, bool], int] = defaultdict(int)
+        sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
         for row in rows.tolist():
             process = self._processes[int(steps["process"][row])]
             device = device_name(int(steps["device_type"][row]), int(steps["device"][row]))
-            used = max(int(steps["end_reserved"][row]), int(steps["end_bytes"][row]))
-            sums[f"{process.host}/{device}", int(steps["pool"][row]) in _DRIVER_POOLS] += used
+            end, peak, reserved, most = (
+                int(steps[name][row]) for name in ("end_bytes", "peak_bytes", "end_reserved", "peak_reserved")
+            )
+            of_place = sums[f"{process.host}/{device}", int(steps["pool"][row]) in _DRIVER_POOLS]
+            for at, level in enumerate((max(reserved, end), max(peak, end), max(most, peak, end))):
+                of_place[at] += level
         places = {place for place, _ in sums}
-        return {place: max(sums.get((place, True), 0), sums.get((place, False), 0)) for place in places}
+        found = {}
+        for place in places:
+            driver, pools = sums.get((place, True), [0, 0, 0]), sums.get((place, False), [0, 0, 0])
+            # The driver's blocks that are no pool's are needed whatever the pools do with theirs.
+            least = pools[1] + max(driver[0] - pools[0], 0) if pools[0] else driver[1]
+            found[place] = max(driver[0], pools[0]), least, max(driver[2], pools[2])
+        return found
+
+
+def _rates(claim: Claim) -> tuple[float, float]:
+    """Bytes per step over the half of a leak's steps in which it is slower, and over the other."""
+    if len(claim.events) < 2:
+        return claim.bytes_per_step, claim.bytes_per_step
+    begin, end = min(claim.events), max(claim.events)  # the latest births may be passing through and are no events yet
+    span = end - begin + 1
+    half = span // 2
+    early = sum(step < begin + half for step in claim.events)
+    late = sum(step > end - half for step in claim.events)
+    each = claim.bytes_per_step * span / len(claim.events)
+    rates = claim.bytes_per_step, each * early / half, each * late / half
+    return min(rates), max(rates)
+
+
+def _step(room: int, rate: float, last: int) -> int | None:
+    """When so many bytes are used up; None for never, as far as anybody cares."""
+    left = max(room, 0) / rate if rate > 0 else _NEVER + 1
+    return last + int(left) if left <= _NEVER else None

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.folds.segments import Layout, Mappings, PoolSpace, counted_once, lay_out, of_process, whole_pages
+from msmemscope.folds.segments import (
+    DRIVER_POOLS,
+    Layout,
+    Mappings,
+    PoolSpace,
+    counted_once,
+    lay_out,
+    of_process,
+    whole_pages,
+)
 from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 if TYPE_CHECKING:
@@ -68,6 +77,7 @@ class Incident:
     pool_totals: dict[int, int] = field(default_factory=dict)  # pool -> reserved, as the pool itself says
     piece_bytes: int = 0  # physical memory that the failing request itself already had; not in `alive`
     driver_bytes: int = 0  # the process's own memory from the driver on the device, in whole pages
+    owners: dict[int, int] = field(default_factory=dict)  # owner of MEMSCOPE_OWNER_COLUMNS -> bytes of pools alive
 
     @property
     def asked(self) -> int:
@@ -190,6 +200,7 @@ class IncidentFold:
         for at in np.flatnonzero(~steps["complete"] & (steps["end_reserved"] >= 0)).tolist():
             if (steps["device_type"][at], steps["device"][at]) == (incident.device_type, incident.device):
                 incident.pool_totals[int(steps["pool"][at])] = int(steps["end_reserved"][at])
+        incident.owners = _owners(tracker.owner_sums(), incident)
 
     @staticmethod
     def _driver_bytes(live: Table, here: npt.NDArray[np.bool_]) -> int:
@@ -213,6 +224,19 @@ def _here(live: Table, incident: Incident) -> np.ndarray[Any, Any]:
     if incident.device < 0 and incident.device_type != DeviceType.CPU:
         return np.asarray(live["device_type"] != DeviceType.CPU)
     return np.asarray((live["device_type"] == incident.device_type) & (live["device"] == incident.device))
+
+
+def _owners(sums: Table, incident: Incident) -> dict[int, int]:
+    """Of every pool but the driver's, whose blocks are the segments of the others."""
+    of_device = (sums["device_type"] == incident.device_type) & (sums["device"] == incident.device)
+    found: dict[int, int] = {}
+    for pool in np.unique(sums["pool"][of_device & ~np.isin(sums["pool"], DRIVER_POOLS)]).tolist():
+        rows = of_device & (sums["pool"] == pool)
+        rows &= sums["step"] == sums["step"][rows].max()  # a step without rows is as the one before it left it
+        for owner, size in zip(sums["owner"][rows].tolist(), sums["end_bytes"][rows].tolist(), strict=True):
+            if size:
+                found[owner] = found.get(owner, 0) + size
+    return found
 
 
 def _spaces(layout: Layout, incident: Incident) -> tuple[PoolSpace, ...]:

@@ -62,6 +62,7 @@ def pack(tables: RingTables) -> bytes:
             "failures": [asdict(failure) for failure in one.failures],
             "spaces": [asdict(space) for space in one.spaces],
             "pool_totals": list(one.pool_totals.items()),
+            "owners": list(one.owners.items()),
             "alive": _columns(one.alive),
         }
         for one in tables.incidents
@@ -179,6 +180,7 @@ def _incident(message: dict[str, Any]) -> Incident:
             PoolSpace(**{name: _number(value) for name, value in one.items()}) for one in _listed(message["spaces"])
         ),
         pool_totals={_number(pool): _number(total) for pool, total in _listed(message["pool_totals"])},
+        owners={_number(owner): _number(size) for owner, size in _listed(message["owners"])},
         alive=_table("alive", message["alive"], _empty()["alive"]),
     )
 

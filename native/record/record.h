@@ -65,8 +65,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "device's memory in KiB, 0 when it is not known")                                                                \
     X(OOM, 36,                                                                                                         \
       "a request that failed. size: request; attr: error code; name: function; ptr: HAL's flag word, as for MALLOC; "  \
-      "used, total: as for MALLOC, for the driver (HAL, CUDA_DRIVER) of the whole device; aux: 0 (1 and 2, blocks "    \
-      "alive then, are derived by readers)")                                                                           \
+      "used, total: as for MALLOC, for the driver (HAL, CUDA_DRIVER) of the whole device; of a CPU tensor total: "     \
+      "RLIMIT_AS, -1 unlimited; aux: 0 (1 and 2, blocks alive then, are derived by readers)")                          \
     X(WATCH, 37,                                                                                                       \
       "ptr, size: a watched block; attr: checksum of its content; name: operator or kernel beside which it was "       \
       "looked at; used, total: first byte that changed since the look before, counted from ptr, and bytes from it to " \

@@ -8,6 +8,8 @@
 //     release, with the pool's allocated and reserved bytes. The CPU reporter calls it too while a profiler
 //     runs: those are ignored here, New and Delete have told them already.
 //   * reportOutOfMemoryToProfiler: the CUDA pool could not serve a request.
+#include <sys/resource.h>
+
 #include "hook/blocks.h"
 #include "hook/guard.h"
 #include "hook/patch.h"
@@ -33,6 +35,13 @@ Block host_block(const void* ptr, std::size_t bytes) noexcept {
     block.ptr = reinterpret_cast<u64>(ptr);
     block.size = static_cast<i64>(bytes);
     return block;
+}
+
+// What the process may map in all (RLIMIT_AS), bytes: the usual reason why a host refuses at once.
+i64 address_space_limit() noexcept {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnknown;
+    return limit.rlim_cur > static_cast<rlim_t>(INT64_MAX) ? kUnknown : static_cast<i64>(limit.rlim_cur);
 }
 
 Block cuda_block(const void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved,
@@ -66,7 +75,9 @@ void cpu_delete(void* self, void* ptr) noexcept {
 void cpu_out_of_memory(void* self, std::size_t bytes) noexcept {
     if (is_recording()) {
         const Guard guard;
-        if (guard) request_failed(host_block(nullptr, bytes), 0);
+        Block block = host_block(nullptr, bytes);
+        block.total = address_space_limit();
+        if (guard) request_failed(block, 0);
     }
     original_of<void (*)(void*, std::size_t)>(g_out_of_memory)(self, bytes);
 }

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Watch
+from running import Watch, torchrun
 
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool
@@ -63,7 +63,52 @@ def test_a_request_that_the_host_refuses_is_told_with_what_was_alive(watch: Watc
     alive = finding["evidence"]["alive"][0]
     assert (Path(alive["file"]).name, alive["line"]) == ("program.py", line_of("WEIGHTS"))
     assert (alive["bytes"], alive["blocks"]) == (128 * MIB, 8)
+    assert finding["evidence"]["cause"]["name"] == "limit"
+    assert 0 < finding["evidence"]["cause"]["address_space_limit"] < 1 << 50
     assert "ran out of memory on cpu" in done.stderr
+
+
+RANKS = """
+import os, resource, sys, time
+import torch
+
+rank, failed = int(os.environ["RANK"]), sys.argv[1]
+
+def limit():
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), resource.RLIM_INFINITY))
+
+torch.ones(1 << 20).sum()
+if rank == 0:
+    time.sleep(600)  # waits for its peers, until torchrun ends it
+while rank == 2 and not os.path.exists(failed):
+    time.sleep(0.05)
+limit()
+try:
+    torch.empty(1 << 30) if rank == 1 else torch.empty(1 << 29)  # ASKED
+finally:
+    open(failed, "w").close()
+    time.sleep(0 if rank == 2 else 3)
+"""
+
+
+def test_ranks_that_fail_one_after_the_other_are_one_incident(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(RANKS)
+
+    done = watch(*torchrun(3, program, tmp_path / "failed"))
+
+    summary = json.loads((done.run / "cluster" / "summary.json").read_text())
+    (finding,) = (one for one in summary["findings"] if one["kind"] == "out_of_memory")
+    evidence = finding["evidence"]
+    assert (finding["ranks"], evidence["first"], finding["bytes"]) == ("1-2", "1", 4 << 30)
+    assert [(one["who"], one["asked_bytes"], one["cause"]) for one in evidence["order"]] == [
+        ("1", 4 << 30, "limit"),
+        ("2", 2 << 30, "limit"),
+    ]
+    assert list(evidence["ended"]) == ["0"]
+    assert "ran out of memory, rank 1 first," in finding["sentence"]
 
 
 KILLED = """

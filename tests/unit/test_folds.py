@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msmemscope.analysis.alive import alive_at_last_step, without_sites
+from msmemscope.analysis.analyzer import tables_of
 from msmemscope.analysis.blocks import Folded, Tracked, fold, merged
 from msmemscope.analysis.leaks import find_leaks
-from msmemscope.analysis.oom import find_out_of_memory
+from msmemscope.analysis.oom import OomOptions
+from msmemscope.analysis.oom import judge as find_out_of_memory
 from msmemscope.folds.messages import pack, unpack
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.folds.ring_tables import RingTables, Table, merge
@@ -248,7 +250,8 @@ def test_columns_of_any_bytes_are_folded_merged_and_judged(seed: int) -> None:
     held, mappings = alive_at_last_step(tracked, folded.held)
     without_sites(tracked, segment_sites(held, lay_out(held, mappings)))
     find_leaks(tracked, lambda _: ())
-    find_out_of_memory(tracked, lambda _: (), incidents=tracked.incidents)
+    run = FakeRun(tracked.processes)
+    find_out_of_memory(tables_of(run, tracked, folded.held, dict), OomOptions())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -622,6 +622,28 @@ def test_each_rank_on_its_own_device_and_when_it_is_full():
     # rank 3: 400 MiB + 24 MiB in use after step 24, 600 MiB left
     assert (found.evidence["full_at_step"], found.evidence["full_on"]) == (24 + 600, "rank 3")
     assert "rank 3 runs out of memory near step 630" in found.sentence
+    # Rank 0 holds 300 MiB less. The others' capacity is not known.
+    per_place = found.evidence["full_per_place"]
+    assert {name: one["step"] for name, one in per_place.items()} == {"rank 0": 24 + 900, "rank 3": 24 + 600}
+
+
+def test_the_step_at_which_a_device_is_full_has_a_range():
+    """1 MiB a step stays; 40 MiB more live within each step: the device is full 40 steps sooner than at the ends."""
+    job = Job()
+    (rank,) = [job.process(0)]
+    place = {"device": 0, "device_type": DeviceType.NPU, "pool": Pool.PTA}
+
+    def plant(worker: Worker, i: int) -> None:
+        if i == 0:
+            worker.alloc(stack(at(12)), 100 * MIB, **place)
+        worker.alloc(stack(at(PLANTED)), MIB, **place)
+        worker.free(worker.alloc(stack(at(30)), 40 * MIB, **place))
+
+    train_on(job, [rank], plant)
+    (found,) = leaks(job, capacity={"npu:0": 1024 * MIB})
+    assert found.evidence["full_at_step"] == 24 + 900
+    assert found.evidence["full_between"] == [24 + 860, 24 + 900]
+    assert "near step 930 (between 880 and 930)" in found.sentence
 
 
 def test_ranks_on_one_host_share_its_memory():

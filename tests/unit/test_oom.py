@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_run import SECOND, FakeRun, frame, process
+from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, track
@@ -218,6 +218,21 @@ def test_the_finding_says_who_what_and_why() -> None:
                  "52 MiB in 4 blocks were alive", "32 MiB from train.py:30", "36 MiB were cached"):  # fmt: skip
         assert part in text
     assert "another process" in finding.advice
+    assert evidence["cause"] == {
+        "name": "neighbour",
+        "clause": "others held 60.9 GiB of the device",
+        "others_bytes": 61 * GIB - 88 * MIB,
+    }
+
+
+def test_a_neighbour_that_came_meanwhile_is_told() -> None:
+    program = Program()
+    program.run.sample(1, "npu:4", used=3 * GIB, total=64 * GIB, process_used=2 * GIB)
+    program.run.sample(program.now - 5, "npu:4", used=60 * GIB, total=64 * GIB, process_used=10 * GIB)
+    program.fail("halMemAlloc", 8 * GIB)
+    finding = program.finding()
+    assert finding.evidence["cause"]["others_at_first"] == GIB
+    assert "others held 50 GiB of the device, 49 GiB more than at the start" in finding.sentence
 
 
 def test_advice_names_fragmentation_only_when_enough_is_free() -> None:
@@ -239,17 +254,42 @@ def test_advice_on_one_tensor_too_large() -> None:
     assert "more than half" in program.finding().advice
 
 
-def test_advice_names_the_leak_of_the_same_rank() -> None:
-    program = Program()
+def leaking(program: Program, asked: int, **more: int) -> Finding:
+    """24 steps keep 1 MiB each, 22 of which count as a leak; then a request fails, with 14 MiB free in the pool."""
     loop = program.run.frames(frame("/src/train.py", "<module>", 90))
     for step in range(24):
-        program.event("malloc", (1000 + step) * MIB, 65536, PTA, stack_py=program.weights, step=step)
+        program.event("malloc", (1000 + step) * MIB, MIB, PTA, stack_py=program.weights, step=step, total=82 * MIB)
         program.run.add(Kind.STEP, program.now + 5, step=step + 1, attr=step + 1, stack_py=loop)
-    program.fail("halMemAlloc", 40 * MIB, step=24)
-    finding = program.finding()
-    assert finding.advice == "Mend the leak at model.py:12 first: it keeps 64 KiB per step."
-    leaks = program.analysis().summary.leaks
-    assert [leak.kind for leak in leaks] == [LEAK]
+    program.fail("halMemAlloc", asked, step=24, **more)
+    assert [leak.kind for leak in program.analysis().summary.leaks] == [LEAK]
+    return program.finding()
+
+
+def test_a_leak_is_the_cause_where_the_request_would_have_fitted_without_it() -> None:
+    finding = leaking(Program(), 36 * MIB)
+    assert finding.advice == "Mend the leak at model.py:12 first: it keeps 1.0 MiB per step."
+    assert finding.evidence["cause"] == {
+        "name": "leak",
+        "clause": "22 MiB had leaked, most of it at model.py:12",
+        "leaked_bytes": 22 * MIB,
+        "largest_leak": "model.py:12",
+        "largest_leak_bytes": 22 * MIB,
+    }
+    assert "cause: 22 MiB had leaked, most of it at model.py:12" in finding.sentence
+
+
+def test_a_leak_that_is_too_small_is_not_the_cause() -> None:
+    assert leaking(Program(), 36 * MIB + 1).evidence["cause"]["name"] == "full"
+
+
+def test_a_leak_is_not_the_cause_where_the_driver_had_as_much_free() -> None:
+    finding = leaking(Program(), 36 * MIB, used=2 * GIB, total=64 * GIB)
+    assert finding.evidence["cause"]["name"] == "full"
+
+
+def test_a_leak_in_a_full_device_is_the_cause() -> None:
+    finding = leaking(Program(), 40 * MIB, used=64 * GIB - 4 * MIB, total=64 * GIB)
+    assert finding.evidence["cause"]["name"] == "leak"
 
 
 def test_samples_tell_what_the_driver_did_not() -> None:
@@ -285,6 +325,98 @@ def test_ranks_that_fail_at_the_same_line_are_one_finding() -> None:
     }
     assert "Ranks 0-1,3 ran out of memory" in finding.sentence
     assert "7 times in all" in finding.sentence
+
+
+def job(*fails: tuple[int, float, int], **fields: Any) -> FakeRun:
+    """Four ranks with clocks of their own; fails: (rank, seconds after the first, line)."""
+    offsets = [WALL_OFFSET + 1000 * SECOND * rank for rank in range(4)]
+    run = FakeRun(
+        [
+            process(rank + 1, rank=rank, world_size=4, pid=100 + rank, wall_offset_ns=offsets[rank],
+                    **{name: values[rank] for name, values in fields.items()})
+            for rank in range(4)
+        ]
+    )  # fmt: skip
+    for rank, after_s, line in fails:
+        asker = run.frames(frame("/src/train.py", "forward", line))
+        ts = 9000 * SECOND + int(after_s * SECOND) - 1000 * SECOND * rank
+        run.add(Kind.OOM, ts, ring=rank + 1, size=(rank + 1) * GIB, attr=6, stack_py=asker, **HAL)
+    return run
+
+
+def test_ranks_that_fail_within_seconds_are_one_incident_of_the_first() -> None:
+    run = job((3, 1.5, 70), (2, 0, 44), (0, 9, 80))
+    (finding,) = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
+    assert (finding.ranks, finding.line, finding.bytes) == ((0, 2, 3), 44, 3 * GIB)
+    assert finding.evidence["first"] == "2"
+    assert [(row["who"], row["after_s"], row["place"], row["asked_bytes"]) for row in finding.evidence["order"]] == [
+        ("2", 0.0, "/src/train.py:44", 3 * GIB),
+        ("3", 1.5, "/src/train.py:70", 4 * GIB),
+        ("0", 9.0, "/src/train.py:80", GIB),
+    ]
+    assert finding.sentence.startswith("Ranks 0,2-3 ran out of memory, rank 2 first, on npu:4 in step 0;")
+    assert "+1.5 s  rank 3 in step 0: 4.0 GiB at /src/train.py:70" in finding.details
+
+
+def test_a_rank_that_fails_later_at_another_line_is_another_incident() -> None:
+    run = job((2, 0, 44), (3, 10.5, 70))
+    found = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
+    assert sorted((one.ranks, one.line) for one in found) == [((2,), 44), ((3,), 70)]
+
+
+def test_ranks_that_end_after_the_first_failure_are_told_and_not_accused() -> None:
+    """Rank 0 ends 4 s after it on its own clock, rank 1 two minutes later, rank 3 goes on."""
+    end = 9000 * SECOND
+    ended = [end + 4 * SECOND, end + 120 * SECOND - 1000 * SECOND, end - 2000 * SECOND + SECOND, 0]
+    run = job((2, 0, 44), ended_ns=ended)
+    (finding,) = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
+    assert (finding.ranks, finding.evidence["ended"]) == ((2,), {"0": 4.0})
+    assert "rank 0 ended within 4.0 s of it" in finding.sentence
+
+
+def test_nobody_ended_of_a_failure_that_was_survived() -> None:
+    end = 9000 * SECOND
+    run = job((2, 0, 44), ended_ns=[end + 4 * SECOND, 0, end - 2000 * SECOND + 3 * SECOND, 0])
+    run.add(Kind.STEP, 7001 * SECOND, ring=3, step=5, attr=5)
+    (finding,) = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
+    assert finding.evidence["ended"] == {}
+
+
+def test_a_rank_that_the_kernel_killed_takes_the_others_along() -> None:
+    """Rank 1 is killed at its control group's limit; rank 3 fails 2 s later."""
+    end = 9000 * SECOND - 1000 * SECOND
+    run = job((3, 2, 70), ended_ns=[0, end, 0, 0], ended_for_memory=[0, 1, 0, 0])
+    run.malloc(end - SECOND, 0x1000, 8 * MIB, ring=2, stack_py=run.frames(frame("/src/train.py", "load", 30)))
+    run.sample(end - 5, "cpu", ring=2, used=GIB, total=GIB, process_used=GIB - MIB)
+    (finding,) = analyse(run).summary.of_kind(OUT_OF_MEMORY)  # type: ignore[arg-type]
+    assert (finding.ranks, finding.evidence["first"], finding.line) == ((1, 3), "1", 30)
+    assert finding.evidence["cause"] == {"name": "limit", "clause": "its control group has no more", "group_limit": GIB}
+    assert finding.sentence.startswith(
+        "Ranks 1,3 were out of memory, rank 1 first: it was killed by the kernel in step"
+    )
+    assert "control group had reached its memory limit of 1.0 GiB" in finding.sentence
+
+
+def test_a_limit_of_the_address_space_is_the_cause() -> None:
+    program = Program()
+    host = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
+    program.fail("", 4 * GIB, 0, host, total=3 * GIB)
+    finding = program.finding()
+    assert finding.evidence["cause"]["address_space_limit"] == 3 * GIB
+    assert "the process may map 3.0 GiB in all (RLIMIT_AS)" in finding.sentence
+
+
+def test_what_was_alive_by_owner_is_that_of_the_failure() -> None:
+    program = Program()
+    label = program.run.text("kv_cache")
+    program.run.add(Kind.LABEL_PUSH, program.now + 1, name=label, aux=5)
+    program.event("malloc", 220 * MIB, 6 * MIB, PTA)
+    program.run.add(Kind.LABEL_POP, program.now + 1, name=label, aux=5)
+    program.fail("halMemAlloc", 40 * MIB)
+    program.event("free", 220 * MIB, 6 * MIB, PTA)
+    owners = {row["owner"]: row["bytes"] for row in program.finding().evidence["owners"]}
+    assert owners["PTA@kv_cache"] == 6 * MIB
+    assert sum(owners.values()) == 50 * MIB
 
 
 def test_a_program_that_goes_on_and_on_is_bounded() -> None:

@@ -1,0 +1,94 @@
+"""How memory that ran out is told: the sentence, the lines below it, and what followed.
+
+In: a finding of oom.py with its evidence. Out: texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msmemscope.analysis.findings import Finding, at_the_start, fold_ranks, format_bytes
+from msmemscope.analysis.live_lines import place_of
+from msmemscope.analysis.oom_cause import FULL
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.oom_cause import Cause
+
+_ALIVE = 5  # lines of what was alive, on the console
+_OWNERS = 3
+_IN_ORDER = 8
+
+
+def first_of(label: str) -> str:
+    """Who failed first, where several did."""
+    return f", {label} first,"
+
+
+def request_sentence(finding: Finding, first: str) -> str:
+    """Without its full stop. first: as by first_of, "" where one failed."""
+    evidence = finding.evidence
+    did = "was out of memory and got it at the next attempt" if evidence["recovered"] else "ran out of memory"
+    step = evidence["order"][0]["step"]
+    parts = [f"{at_the_start(finding.who)} {did}{first} on {finding.device or 'a device'} in step {step:,}"]
+    parts.append(f"{format_bytes(finding.bytes)} asked for at {finding.where}")
+    if evidence["alive_blocks"]:
+        alive = f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} blocks were alive"
+        top = evidence["alive"][:1]
+        parts.append(f"{alive}, most of it {format_bytes(top[0]['bytes'])} from {place_of(top[0])}" if top else alive)
+    free = sum(pool["free"] or 0 for pool in evidence["pools"])
+    if free:
+        parts.append(f"{format_bytes(free)} were cached by the pool and free")
+    return "; ".join(parts)
+
+
+def closing(finding: Finding, cause: Cause) -> Iterator[str]:
+    """Why, how often, and who ended after it."""
+    evidence = finding.evidence
+    if cause.name != FULL:
+        yield f"cause: {cause.clause}"
+    if evidence["incidents"] > 1:
+        yield f"{evidence['incidents']:,} times in all"
+    if evidence["ended"]:
+        ranks = [int(rank) for rank in evidence["ended"]]
+        word = "rank" if len(ranks) == 1 else "ranks"
+        yield f"{word} {fold_ranks(ranks)} ended within {max(evidence['ended'].values()):.1f} s of it"
+
+
+def details_of(evidence: Mapping[str, Any]) -> tuple[str, ...]:
+    """What was asked, what was alive, what was free."""
+    return tuple(_details(evidence))
+
+
+def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
+    calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
+    yield f"{len(evidence['failures']) + evidence['more_failures']:,} failed calls: {calls}"
+    for row in evidence["alive"][:_ALIVE]:
+        place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
+        blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
+        pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
+        alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
+        yield f"{alive}: {place or 'no stack'}"
+    for row in evidence["owners"][:_OWNERS]:
+        yield f"{format_bytes(row['bytes']):>9} alive of {row['owner']}"
+    for pool in evidence["pools"]:
+        if pool["free"]:
+            piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
+            reserved = format_bytes(pool["reserved"])
+            yield f"{format_bytes(pool['free']):>9} free in {pool['pool']} of {reserved}{piece}"
+    if evidence["others_bytes"]:
+        device = f"{format_bytes(evidence['device_used'])} used of {format_bytes(evidence['device_total'] or 0)}"
+        yield f"{format_bytes(evidence['others_bytes']):>9} held by others; the device: {device}"
+
+
+def order_lines(evidence: Mapping[str, Any], *, is_together: bool) -> Iterator[str]:
+    """Who failed when, where several did within seconds."""
+    if not is_together:
+        return
+    for row in evidence["order"][:_IN_ORDER]:
+        who = f"rank {row['who']}" if row["who"].isdigit() else row["who"]
+        asked = f"{format_bytes(row['asked_bytes'])} at {row['place'] or 'an unknown line'}"
+        yield f"+{row['after_s']:.1f} s  {who} in step {row['step']:,}: {asked if row['asked_bytes'] else 'killed'}"
+    more = len(evidence["order"]) - _IN_ORDER + evidence["more_in_order"]
+    if more > 0:
+        yield f"{more:,} more failures followed: cluster/summary.json"
