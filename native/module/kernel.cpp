@@ -259,4 +259,5 @@ PYBIND11_MODULE(_kernel, module) {
     memscope::bind_upstream_rows(module);
     memscope::bind_torch_snapshot(module);
     memscope::bind_upstream_reader(module);
+    memscope::bind_sequence_diff(module);
 }

@@ -1,0 +1,69 @@
+"""How fast two long sequences of launches are aligned, and what memory that takes.
+
+Times are of one processor. random: launches of 200 names in no order; steps: the same 5,000 launches again and again;
+loop: of 7. 1 % edits: a third of them replaced, removed, inserted each. unrelated: two random sequences of one set of
+names, and of two sets. Run: python benchmarks/compare.py [--launches 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope._kernel import sequence_diff
+
+Numbers = npt.NDArray[np.uint64]
+NAMES = 200
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--launches", type=int, default=1_000_000)
+    n = arguments.parse_args().launches
+    chance = np.random.default_rng(1)
+    random = _numbers(chance.integers(0, NAMES, n))
+    print(f"{'case':28} {'s':>7} {'the same':>10} {'shortest':>9} {'given up':>9} {'peak RSS, MiB':>14}")
+    for name, a in (
+        ("random", random),
+        ("steps", np.resize(random[:5000], n)),
+        ("loop", np.resize(random[:7], n)),
+    ):
+        for share in (0.001, 0.01, 0.1):
+            _measure(f"{name}, {share:.1%} edits", a, _edited(a, share, chance))
+    _measure("unrelated, 200 names", random, _numbers(chance.integers(0, NAMES, n)))
+    _measure("unrelated, 5 names", random % 5, _numbers(chance.integers(0, 5, n)))
+    _measure("unrelated, other names", random, _numbers(chance.integers(NAMES, 2 * NAMES, n)))
+
+
+def _measure(name: str, a: Numbers, b: Numbers) -> None:
+    began = time.process_time()
+    found: dict[str, Any] = sequence_diff(a, b)
+    took = time.process_time() - began
+    same = len(a) - int((found["a_end"] - found["a_begin"]).sum())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    given_up = int(found["given_up"].sum())
+    print(f"{name:28} {took:7.2f} {same:10,} {found['is_shortest']!s:>9} {given_up:9,} {peak:14,.0f}", flush=True)
+
+
+def _edited(a: Numbers, share: float, chance: np.random.Generator) -> Numbers:
+    places = chance.choice(len(a), int(len(a) * share), replace=False)
+    kinds = chance.integers(0, 3, len(places))
+    b = a.copy()
+    b[places[kinds == 0]] = chance.integers(0, NAMES, int((kinds == 0).sum()))
+    keep = np.ones(len(a), bool)
+    keep[places[kinds == 1]] = False
+    before = np.searchsorted(np.flatnonzero(keep), places[kinds == 2])
+    return np.insert(b[keep], before, _numbers(chance.integers(0, NAMES, len(before))))
+
+
+def _numbers(values: npt.NDArray[Any]) -> Numbers:
+    return values.astype(np.uint64)
+
+
+if __name__ == "__main__":
+    main()
