@@ -7,10 +7,9 @@ checked, journaled, acknowledged and written as Parquet by the parts of the prod
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +50,9 @@ class Played:
 @contextmanager
 def played(job: Script) -> Iterator[Played]:
     """The run exists within. MemscopeError where a part of the way does not work."""
-    with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="msmemscope-selftest-"))
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        rings = Path(tempfile.mkdtemp(prefix="msmemscope-selftest-", dir=choose_place(1 << 20).path))
-        stack.callback(shutil.rmtree, rings, ignore_errors=True)
-        yield _play(job, directory / "run", rings)
+    place = choose_place(1 << 20).path
+    with tempfile.TemporaryDirectory(prefix="msmemscope-selftest-", dir=place, ignore_cleanup_errors=True) as directory:
+        yield _play(job, Path(directory) / "run", Path(directory))
 
 
 def _play(job: Script, run: Path, rings: Path) -> Played:
@@ -111,12 +107,9 @@ class _Agent:
         path = self._rings / f"{process.ring:016x}.ring"
         writer = RingWriter(str(path), process.ring_bytes, _identity(process))
         feed = Feed(path, self._rings)
-        begin = 0
-        for end, is_read in process.pieces():
-            writer.write(memoryview(process.records)[begin:end])
-            begin = end
-            if is_read:
-                self._drain(feed)
+        for piece in process.pieces:
+            writer.write(piece)
+            self._drain(feed)
         writer.close()
         self._drain(feed)
         if process.samples:
@@ -135,7 +128,10 @@ class _Agent:
 
     def _announce(self, feed: Feed, process: Process | None = None, *, final: bool = False) -> None:
         feed.changed_identity()
-        ended = {} if process is None else {"ended_by": process.ended_by, "ended_ns": process.now}
+        ended = {}
+        if process is not None:
+            ended = {name: getattr(process, name) for name in ("ended_by", "ended_for_memory")}
+            ended["ended_ns"] = process.now
         self.say("ring", ring=feed.id, identity={**feed.identity, **ended}, start=feed.first_offset, final=final)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 
 from msmemscope.vocabulary import (
     EVENT_COLUMNS,
@@ -35,6 +36,7 @@ from msmemscope.vocabulary import (
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 EVENT_NS = 10_000  # between two events of a process
+READ_BYTES = 32 * KIB  # after so many a ring is read: half of the smallest
 SECOND = 1_000_000_000
 BEGIN_NS = 1_000 * SECOND
 WALL_OFFSET_NS = 1_767_225_600 * SECOND  # the first of January 2026, less the time the machine ran
@@ -93,13 +95,16 @@ class Process:
     events: int = 0
     ended_by: int = 0
     """The signal that ended it."""
+    ended_for_memory: int = 0
+    """1: by the kernel, whose control group had reached its limit."""
     _step: int = 0
     _next_ptr: dict[tuple[int, int], int] = field(default_factory=dict)
     _free: dict[tuple[int, int, int, int], list[int]] = field(default_factory=dict)
     _used: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _reserved: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _defined: set[int] = field(default_factory=set)
-    _pieces: list[tuple[int, bool]] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)
+    _is_unread: bool = False
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -174,6 +179,10 @@ class Process:
         self._step = self._step + 1 if self._step else 2
         self.event(Kind.STEP, attr=self._step, aux=source, stack_py=self.stack(at))
 
+    def follow(self, other: Process) -> None:
+        """Goes on at the step and the time of another process, as a worker does."""
+        self._step, self.now = other._step, other.now
+
     def wait(self, seconds: float) -> None:
         """Nothing happens for so long."""
         self.now += int(seconds * SECOND)
@@ -247,19 +256,24 @@ class Process:
         event = {**dict.fromkeys(_FIELDS, 0), **defaults, "device": NO_DEVICE, **values}
         self.records += _EVENT.pack(_EVENT.size, kind, flags, RECORD_VERSION, *(int(event[name]) for name in _FIELDS))
         self.events += 1
+        if not self._is_unread and len(self.records) - (self._ends[-1] if self._ends else 0) > READ_BYTES:
+            self._ends.append(len(self.records))
         self.now += EVENT_NS
 
     @contextmanager
     def unread(self) -> Iterator[None]:
         """Nobody reads the ring while it is written within: what does not fit is lost, and counted."""
-        self._pieces.append((len(self.records), True))
+        self._ends.append(len(self.records))
+        self._is_unread = True
         yield
-        self._pieces.append((len(self.records), False))
+        self._is_unread = False
+        self._ends.append(len(self.records))
 
-    def pieces(self) -> list[tuple[int, bool]]:
-        """Ends of pieces of the records that are written one after the other, and whether each is read before the
-        next."""
-        return [*self._pieces, (len(self.records), True)]
+    @property
+    def pieces(self) -> list[memoryview]:
+        """The records in pieces, of which each is written whole before it is read."""
+        whole = memoryview(self.records)
+        return [whole[begin:end] for begin, end in pairwise([0, *self._ends, len(whole)]) if begin < end]
 
     # --- definitions ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,12 @@ CASES = all_cases()
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.analysis}-{case.name}")
 def test_says_what_was_planted_and_nothing_else(case: Case) -> None:
     assert failures(case) == []
+
+
+def test_there_are_enough_of_both() -> None:
+    kinds = Counter(case.is_clean for case in CASES)
+    assert kinds[False] >= 60
+    assert kinds[True] >= 30
 
 
 LEAK = Expected("leak", ranks=(0,), place="train.py:58", bytes=24 * 4 * KIB, per_step=4 * KIB)

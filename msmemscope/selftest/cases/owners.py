@@ -1,0 +1,99 @@
+"""Whose the memory is: labels of threads and of addresses, at the peak and at the end, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msmemscope.selftest.case import Check, clean, note
+from msmemscope.selftest.loops import place
+from msmemscope.selftest.play import Played
+from msmemscope.selftest.script import MIB, Script
+
+STEPS = 14
+WHERE = place("train.py:30")
+
+
+def owned(when: str, rank: int = 0, **expected: int) -> Check:
+    """Own bytes of owners in PTA's pool of a rank; a key is the owner below the pool, with __ for @."""
+
+    def check(made: Played) -> Iterator[str]:
+        (one,) = [finding for finding in made.stored.summary.findings if finding.kind == "decompose"]
+        rows = [row.cells for row in one.more_rows]
+        found = {
+            str(row["owner"]): row["own_bytes"]
+            for row in rows
+            if (row["scope"], row.get("rank"), row["pool"], row["when"]) == ("process", rank, "PTA", when)
+            and row["own_bytes"]
+        }
+        wanted = {"@".join(("PTA", *name.split("__"))): size for name, size in expected.items()}
+        if found != wanted:
+            yield f"owners at the {when} of rank {rank} are {found} instead of {wanted}"
+
+    return check
+
+
+def asked(job: Script) -> None:
+    job.config["analysis"] = ("leaks", "decompose")
+
+
+@clean("decompose", note("decompose", ranks=(0,), bytes=7 * MIB), check=owned("peak", weights=4 * MIB, act=3 * MIB))
+def labels_of_a_thread(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    with rank.label("weights"):
+        kept = rank.alloc(4 * MIB, WHERE)
+    for _ in range(STEPS):
+        with rank.label("act"):
+            rank.scratch(3 * MIB, WHERE)
+        rank.step()
+    rank.free(kept)
+
+
+@clean(
+    "decompose",
+    note("decompose", ranks=(0,), bytes=6 * MIB),
+    check=owned("end", a__b=2 * MIB, a=MIB, unattributed=3 * MIB),
+)
+def labels_within_labels(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    with rank.label("a"):
+        rank.alloc(MIB, WHERE)
+        with rank.label("b"):
+            rank.alloc(2 * MIB, WHERE)
+    rank.alloc(3 * MIB, WHERE)
+    for _ in range(STEPS):
+        rank.step()
+
+
+@clean("decompose", note("decompose", ranks=(0,), bytes=9 * MIB), check=owned("end", kv=8 * MIB, unattributed=MIB))
+def a_block_that_is_named_later(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    block = rank.alloc(8 * MIB, WHERE)
+    rank.alloc(MIB, WHERE)
+    rank.own(block, "kv")
+    for _ in range(STEPS):
+        rank.step()
+
+
+@clean("decompose", note("decompose", ranks=(0,), bytes=3 * MIB), check=owned("end", mine=MIB, unattributed=2 * MIB))
+def another_thread_has_labels_of_its_own(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    with rank.label("mine"):
+        rank.alloc(MIB, WHERE)
+        with rank.thread(5):
+            rank.alloc(2 * MIB, WHERE)
+    for _ in range(STEPS):
+        rank.step()
+
+
+@clean("decompose", note("decompose", ranks=(0, 1), bytes=3 * MIB), check=owned("end", 1, shard=2 * MIB))
+def owners_of_two_ranks(job: Script) -> None:
+    asked(job)
+    for one in job.ranks(2):
+        with one.label("shard"):
+            one.alloc((one.rank + 1) * MIB, WHERE)
+        for _ in range(STEPS):
+            one.step()
