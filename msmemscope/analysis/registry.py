@@ -21,6 +21,7 @@ from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.oom import OOM
 from msmemscope.analysis.options import fields_of, make_options
+from msmemscope.analysis.peak import PEAK
 from msmemscope.analysis.peers import PEERS
 from msmemscope.analysis.unexplained import COVERAGE
 from msmemscope.analysis.watch import WATCH
@@ -29,7 +30,7 @@ from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, WATCH)
+OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, PEAK, WATCH)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 
