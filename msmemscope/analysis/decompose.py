@@ -2,6 +2,7 @@
 
 Flows in: whose the bytes of each process were (blocks.py, OwnerTables). Flows out: one note, whose rows are the trees
 of each process and of the job, in cluster/decompose.csv, and whose lines are the job's largest branches at the peak.
+decompose_steps.py adds the trees over the steps, and changes of owners.
 The bytes of a pool's owners add up to what the pool held; what nobody has named is a branch, `unattributed`.
 
 A pool of each process has a peak of its own: the job's tree at the peak adds up those of its processes, wherever they
@@ -16,27 +17,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msmemscope._kernel import FOLD_LABELS
 from msmemscope.analysis.analyzer import Analyzer, Judged, Tables
 from msmemscope.analysis.blocks import OwnerTables
-from msmemscope.analysis.findings import Finding, Row, device_name, format_bytes, pool_name, scope_of
-from msmemscope.analysis.owners import OTHER, owner_levels
+from msmemscope.analysis.decompose_steps import CHANGE_COLUMNS, STEP_COLUMNS, Cells, change_rows, step_rows
+from msmemscope.analysis.findings import Finding, Row, format_bytes, scope_of
+from msmemscope.analysis.owner_trees import (
+    UNATTRIBUTED,
+    Path,
+    Place,
+    Tree,
+    added,
+    nodes_of,
+    of_job,
+    paths_of,
+    place_of,
+    tree_of,
+)
 from msmemscope.vocabulary import Pool
 
 KIND = "decompose"
-UNATTRIBUTED = "unattributed"
 PEAK, END, STEP_PEAK, STEP_END = "peak", "end", "step_peak", "step_end"
 COLUMNS = (
     *("scope", "rank", "process", "pid", "device", "pool", "when", "step"),
     *("owner", "level", "own_bytes", "bytes", "share", "pool_bytes"),
 )
-
-Path = tuple[str, ...]
-"""The levels of an owner, the pool first."""
-Place = tuple[str, str]
-"""Device and pool."""
-Tree = dict[Path, int]
-"""Bytes of every owner itself, without those below it."""
 
 _DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 _LINES = 12  # of the console
@@ -78,13 +82,14 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
         return []
     job: dict[tuple[str, Place], list[_Moment]] = defaultdict(list)
     for moment in moments:
-        job[moment.when, _of_job(moment.place)].append(moment)
+        job[moment.when, of_job(moment.place)].append(moment)
     ranks = tuple(tables.tracked.subjects.ranks)
     peaks = {place: some for (when, place), some in job.items() if when == PEAK}
     shown = [place for place, some in peaks.items() if not some[0].of_driver] or list(peaks)
     shown.sort(key=lambda place: (-_bytes_of(peaks[place]), place))
-    trees = {place: _added(peaks[place]) for place in shown}
+    trees = {place: added(one.tree for one in peaks[place]) for place in shown}
     steps = [moment.step for moment in moments]
+    facts = _facts(tables)
     return [
         Finding(
             kind=KIND,
@@ -103,23 +108,28 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
             sentence="whose the memory is, at the peak of each pool: " + "; ".join(map(_sentence, trees.values())),
             details=tuple(_lines(trees.values())),
             evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},
-            more_rows=(*_process_rows(tables, moments), *_job_rows(job)),
+            more_rows=(
+                *_process_rows(facts, moments),
+                *_job_rows(job),
+                *step_rows(tables, facts),
+                *change_rows(tables, facts),
+            ),
         )
     ]
 
 
 def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Iterator[_Moment]:
-    paths = _paths(one.owners, tables)
+    paths = paths_of(one.owners, tables)
     sums, peaks = one.sums, one.peaks
     for key in sorted({*zip(*(sums[name].tolist() for name in ("device_type", "device", "pool")), strict=True)}):
         device_type, device, pool = key
-        place = device_name(device_type, device), pool_name(pool, device_type)
+        place = place_of(device_type, device, pool)
         make = partial(_Moment, number, place, pool in _DRIVERS)
         root = place[1]
         of_pool = (sums["device_type"] == device_type) & (sums["device"] == device) & (sums["pool"] == pool)
         at_peak = (peaks["device_type"] == device_type) & (peaks["device"] == device) & (peaks["pool"] == pool)
         if at_peak.any():
-            tree = _tree(paths, root, peaks["owner"][at_peak], peaks["bytes"][at_peak])
+            tree = tree_of(paths, root, peaks["owner"][at_peak], peaks["bytes"][at_peak])
             yield make(PEAK, int(peaks["step"][at_peak][0]), tree)
         steps = sums["step"][of_pool]
         closed = steps[steps < one.open_step]
@@ -133,93 +143,53 @@ def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Itera
             ]
         for when, column, step in wanted:
             rows = of_pool & (sums["step"] == step)
-            yield make(when, step, _tree(paths, root, sums["owner"][rows], sums[column][rows]))
-
-
-def _paths(owners: dict[str, Any], tables: Tables) -> dict[int, Path]:
-    """By number the levels of an owner below its pool's name; what only its pool tells is unattributed."""
-    found: dict[int, Path] = {0: (OTHER,)}
-    for owner, (root, labels) in owner_levels(owners).items():
-        texts = tuple(FOLD_LABELS.get(label) or tables.text(label) for label in labels if label)
-        module = tuple(root.split("@")[1:])
-        named = any(label and FOLD_LABELS.get(label) != "ops" for label in labels)
-        found[owner] = module or () if module and not texts else (*module, *((*texts,) if named else (UNATTRIBUTED,)))
-    return found
-
-
-def _tree(paths: Mapping[int, Path], root: str, owners: Any, sizes: Any) -> Tree:
-    tree: Tree = defaultdict(int)
-    for owner, size in zip(owners.tolist(), sizes.tolist(), strict=True):
-        if size:
-            path = (root, *paths.get(owner, (OTHER,)))
-            tree[path] += size
-    return dict(tree)
-
-
-def _of_job(place: Place) -> Place:
-    """Each rank has a device of its own: over the job they are one."""
-    return place[0].partition(":")[0], place[1]
+            yield make(when, step, tree_of(paths, root, sums["owner"][rows], sums[column][rows]))
 
 
 def _bytes_of(moments: list[_Moment]) -> int:
     return sum(sum(one.tree.values()) for one in moments)
 
 
-def _added(moments: list[_Moment]) -> Tree:
-    tree: Tree = defaultdict(int)
-    for one in moments:
-        for path, size in one.tree.items():
-            tree[path] += size
-    return dict(tree)
-
-
-def _nodes(tree: Tree) -> dict[Path, tuple[int, int]]:
-    """Of every node its own bytes, and those with what is below it; parents before children."""
-    whole: dict[Path, int] = defaultdict(int)
-    for path, size in tree.items():
-        for depth in range(1, len(path) + 1):
-            whole[path[:depth]] += size
-    return {path: (tree.get(path, 0), whole[path]) for path in sorted(whole)}
-
-
-def _rows(tree: Tree, facts: Mapping[str, str | int | float]) -> Iterator[Row]:
+def _rows(tree: Tree, facts: Cells) -> Iterator[Row]:
     total = sum(tree.values())
-    for path, (own, size) in _nodes(tree).items():
-        node: dict[str, str | int | float] = {
+    for path, (own, size) in nodes_of(tree).items():
+        node: Cells = {
             "owner": "@".join(path),
             "level": len(path) - 1,
             "own_bytes": own,
             "bytes": size,
         }
-        cells: dict[str, str | int | float] = {**facts, **node}
+        cells: Cells = {**facts, **node}
         yield Row("decompose", {**cells, "share": size / total if total else 0.0, "pool_bytes": total})
 
 
-def _process_rows(tables: Tables, moments: list[_Moment]) -> Iterator[Row]:
+def _facts(tables: Tables) -> dict[int, Cells]:
+    """Who each process is, as cells of a row."""
     tracked = tables.tracked
     names = {number: subject.name for subject in tracked.subjects for number in subject.members}
-    for one in moments:
-        process = tracked.processes[one.number]
-        facts: dict[str, str | int | float] = {
-            "scope": "process",
+    return {
+        number: {
             "rank": "" if process.rank is None else process.rank,
-            "process": names.get(one.number, ""),
+            "process": names.get(number, ""),
             "pid": process.pid,
-            "device": one.place[0],
-            "pool": one.place[1],
-            "when": one.when,
-            "step": one.step,
         }
-        yield from _rows(one.tree, facts)
+        for number, process in enumerate(tracked.processes)
+    }
+
+
+def _process_rows(facts: Mapping[int, Cells], moments: list[_Moment]) -> Iterator[Row]:
+    for one in moments:
+        moment: Cells = {"device": one.place[0], "pool": one.place[1], "when": one.when, "step": one.step}
+        yield from _rows(one.tree, {"scope": "process", **facts[one.number], **moment})
 
 
 def _job_rows(job: Mapping[tuple[str, Place], list[_Moment]]) -> Iterator[Row]:
     for (when, (device, pool)), moments in sorted(job.items()):
         steps = {one.step for one in moments}
-        facts: dict[str, str | int | float] = {"scope": "job", "device": device, "pool": pool, "when": when}
+        facts: Cells = {"scope": "job", "device": device, "pool": pool, "when": when}
         if len(steps) == 1:
             facts["step"] = steps.pop()
-        yield from _rows(_added(moments), facts)
+        yield from _rows(added(one.tree for one in moments), facts)
 
 
 def _sentence(tree: Tree) -> str:
@@ -231,7 +201,7 @@ def _sentence(tree: Tree) -> str:
 
 def _lines(trees: Any) -> Iterator[str]:
     """The largest branches, as a tree."""
-    nodes = {path: node for tree in trees for path, node in _nodes(tree).items() if len(path) <= _DEEPEST_LINE}
+    nodes = {path: node for tree in trees for path, node in nodes_of(tree).items() if len(path) <= _DEEPEST_LINE}
     largest = sorted(nodes, key=lambda path: -nodes[path][1])[:_LINES]
     totals = {path[0]: node[1] for path, node in nodes.items() if len(path) == 1}
 
@@ -259,7 +229,7 @@ DECOMPOSE = Analyzer(
     needs=("owners",),
     options=DecomposeOptions,
     judge=judge,
-    files={"decompose": COLUMNS},
+    files={"decompose": COLUMNS, "decompose_steps": STEP_COLUMNS, "decompose_changes": CHANGE_COLUMNS},
     asked_by=("decompose",),
     figures=figures,
 )
