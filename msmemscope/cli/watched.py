@@ -7,8 +7,6 @@ Imported each time a program is run, and so without click.
 from __future__ import annotations
 
 import importlib
-import os
-import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +17,11 @@ from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.cli.trailing import could_be_ours, split_trailing
 from msmemscope.collect.nodes import withheld
 from msmemscope.collect.place import choose_place
-from msmemscope.errors import InputError, MemscopeError, UsageError
+from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.options import declared
 from msmemscope.options.declared import Config, Parsed
 from msmemscope.options.settings import LOG_LEVELS
 
-_MAX_INPUT_BYTES = 1 << 33
 ANALYSIS_OPTIONS = "analysis_options"  # among the values: what was given to options of analyses
 _OLD = "__old"  # marks a deprecated flag among the values
 
@@ -56,9 +53,9 @@ def run_program(program: Sequence[str], values: dict[str, Any]) -> int:
     _tell(parsed)
     config = parsed.config
     if config.compare:
-        for path in config.input_paths:
-            _check_input(path)
-        raise UsageError(f"--compare: {declared.BY_NAME['compare'].later['']}; see: msmemscope summary --help")
+        if program:
+            say("warning", f"--compare runs no program: {program[0]} is left alone")
+        return int(importlib.import_module("msmemscope.cli.memory_compare").compare_inputs(config))
     if not program:
         raise UsageError("no program to run: write msmemscope [options] [--] program args, or see: msmemscope --help")
     return _run_watched(config, list(program))
@@ -134,16 +131,3 @@ def _run_watched(config: Config, argv: list[str]) -> int:
     _tell(Parsed(config=config, warnings=tuple(warnings)))
     # By name: the supervisor pulls in what a wrong option never needs.
     return int(importlib.import_module("msmemscope.launchers.supervise").run(config, argv))
-
-
-def _check_input(path: str) -> None:
-    try:
-        facts = os.lstat(path)
-    except OSError as error:
-        raise InputError(f"--input-path: cannot read {path} ({error.strerror}): check its name") from None
-    if not stat.S_ISREG(facts.st_mode):
-        raise InputError(f"--input-path: {path} is not a regular file: name a memscope_dump file itself")
-    if facts.st_size > _MAX_INPUT_BYTES:
-        raise InputError(f"--input-path: {path} is larger than 8 GiB: split the run with --steps")
-    if not os.access(path, os.R_OK):
-        raise InputError(f"--input-path: cannot read {path} (Permission denied): change its mode")

@@ -42,10 +42,12 @@ def files_below(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*_dump_*") if _NAME.search(path.name) and path.is_file())
 
 
-def read_rows(path: Path) -> Rows:
-    """Raises InputError, naming the file, for one that is neither a csv nor a db of upstream's, or has no row that can
-    be used."""
-    reader = UpstreamReader()
+def read_rows(path: Path, *, keeps_ends: bool = False) -> Rows:
+    """keeps_ends: with the FREE rows that upstream adds at its exit, which are no events.
+
+    Raises InputError, naming the file, for one that is neither a csv nor a db of upstream's, or has no row that can be
+    used."""
+    reader = UpstreamReader(keeps_ends=keeps_ends)
     try:
         with open(path, "rb") as file:
             is_db = file.read(16) == b"SQLite format 3\0"

@@ -241,9 +241,10 @@ OPTIONS: tuple[Option, ...] = (
         name="compare",
         flags=("--compare",),
         default="off",
-        help="Compare the two files of --input-path instead of running a program.",
+        help="Compare the two files of --input-path launch by launch, as upstream does, instead of running a program: "
+        "msmemscope_PID_TIME_ascend/compare/memory_compare_TIME.csv below the output directory. --level says which "
+        "launches. msmemscope compare A B compares runs. See docs/compare.md.",
         field="compare",
-        later={"": "comparing two runs is not in this version; nothing is run"},
         parse=grammars.parse_compare,
     ),
     Option(
@@ -251,8 +252,9 @@ OPTIONS: tuple[Option, ...] = (
         flags=("-i", "--input-path"),
         deprecated=("--input",),
         grammar="FILE,FILE",
-        range=f"exactly two existing, readable, regular files; {MAX_PATH_CHARS} characters together",
-        help="The two files to compare; only together with --compare.",
+        range="exactly two existing, readable csv or db files of upstream's of at most 8 GiB, directories of them, or "
+        f"runs; {MAX_PATH_CHARS} characters together",
+        help="The two files to compare, the base first; only together with --compare.",
         field="input_paths",
         parse=grammars.parse_input_path,
     ),

@@ -230,6 +230,7 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
     if (!size.empty() && !to_number(size, event.size)) return "size in Attr is no number, at Ptr";
     if (size.empty() && kind == "MALLOC") return "Attr has no size, at Ptr";
     if (event.size == std::numeric_limits<i64>::min()) return "size in Attr is no number, at Ptr";
+    event.minus = event.size < 0;
     event.size = event.size < 0 ? -event.size : event.size;
     if (kind == "ACCESS") {
         event.kind = static_cast<u8>(Kind::ACCESS);
@@ -251,7 +252,7 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
         event.flags |= static_cast<u8>(Flag::PINNED);
     if (attribute("shadow") == "true") {
         // The end that upstream gives to a block that was alive: it did not happen.
-        if (!is_malloc) {
+        if (!is_malloc && !keeps_ends_) {
             derived_ += 1;
             return nullptr;
         }

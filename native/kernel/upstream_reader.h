@@ -10,6 +10,8 @@
 //   attr     `{k:v,k:v}` of csv and the JSON text of db: a comma belongs to the value unless a key follows.
 //   dialects columns are found by the names of the header; decimal and hexadecimal pointers, sizes below 0 of a FREE,
 //            MID in the place of owner, `host` in that of cpu: as earlier versions wrote them.
+//   ends     the FREE that upstream gives to a block that was alive at its exit is no event; for whoever asks for
+//            them (keeps_ends) it is one with flag SHADOW.
 //   damage   a row that cannot be used is left out and counted, the first with its place and why.
 #pragma once
 
@@ -26,6 +28,7 @@
 namespace memscope::kernel {
 
 // type, name. owner: string id of what the row says of the owner. module: number of CANN's module, 256: not told.
+// minus: 1 where the file gives the size a sign, as earlier versions did for a FREE.
 #define MEMSCOPE_IMPORTED_COLUMNS(X) \
     X(u8, kind)                      \
     X(u8, flags)                     \
@@ -46,7 +49,8 @@ namespace memscope::kernel {
     X(i64, id)                       \
     X(u32, pid)                      \
     X(u64, owner)                    \
-    X(i64, module)
+    X(i64, module)                   \
+    X(u8, minus)
 
 #define X(type, name) std::vector<type> name;
 struct ImportedTable {
@@ -57,6 +61,8 @@ struct ImportedTable {
 class UpstreamReader {
 public:
     static constexpr std::size_t kMostRowBytes = 4u << 20;
+
+    explicit UpstreamReader(bool keeps_ends = false) : keeps_ends_(keeps_ends) {}
 
     // The names of a db's columns; a csv tells its own in the first line. False when one that is needed is missing:
     // `missing` is its name.
@@ -103,6 +109,7 @@ private:
     u64 frame(std::string_view file, std::string_view function, u32 line, FrameKind kind);
     u64 define_stack(FrameKind kind);
 
+    const bool keeps_ends_;
     std::array<int, COLUMNS> place_of_{};  // of a column in a row; -1: it is not there
     std::size_t columns_ = 0;
     bool has_header_ = false, is_in_order_ = false, is_broken_ = false;

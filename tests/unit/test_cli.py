@@ -182,7 +182,7 @@ def test_the_status_of_the_program_is_ours(supervisor: Supervisor) -> None:
         (["--quiet=yes", "sh"], "--quiet"),
         (["--compare", "sh"], "--input-path"),
         (["-i", "/a,/b", "sh"], "--compare"),
-        (["--compare", "-i", "/etc/passwd,/etc/group"], "not in this version"),
+        (["--compare", "-i", "/etc/passwd"], "exactly two"),
         (["--load-api-env"], "must be sourced"),
         (["--unload-api-env"], "must be sourced"),
         (["-o", " ", "sh"], "--output-path"),
@@ -287,8 +287,10 @@ def test_files_to_compare_that_are_none_are_status_3(fails: Callable[..., str], 
     link = tmp_path / "link"
     link.symlink_to("/etc/passwd")
     assert "cannot read" in fails(3, "--compare", "-i", f"/etc/passwd,{tmp_path}/absent")
-    assert "not a regular file" in fails(3, "--compare", "-i", f"/etc/passwd,{tmp_path}")
-    assert "not a regular file" in fails(3, "--compare", "-i", f"/etc/passwd,{link}")
+    assert "no column 'ID'" in fails(3, "--compare", "-i", "/etc/passwd,/etc/group")
+    assert "neither a regular file nor a directory" in fails(3, "--compare", "-i", f"/etc/passwd,{link}")
+    (tmp_path / "empty").mkdir()
+    assert "no run" in fails(3, "--compare", "-i", f"{tmp_path}/empty,/etc/passwd")
 
 
 @pytest.mark.usefixtures("supervisor")
