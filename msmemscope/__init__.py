@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from msmemscope.framework_hooks import cleanup_framework_hooks, init_framework_hooks
     from msmemscope.later import enable_npu_sanitizer
     from msmemscope.options.declared import Config
+    from msmemscope.query.opened import open_run
     from msmemscope.ranges import RecordFunction
     from msmemscope.snapshots import TakeSnapshot, take_snapshot
 
@@ -39,6 +40,7 @@ __all__ = [
     "get_analyzer_config",
     "init_framework_hooks",
     "list_analyzers",
+    "open_run",
     "start",
     "step",
     "stop",
@@ -56,6 +58,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("TakeSnapshot", "take_snapshot"), "snapshots"),
     **dict.fromkeys(("cleanup_framework_hooks", "init_framework_hooks"), "framework_hooks"),
     "enable_npu_sanitizer": "later",
+    "open_run": "query.opened",
 }
 
 _config: Config | None = None

@@ -136,7 +136,8 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
     that is being recorded is judged by what is stored.
 
     With upstream's words "leaks" and "inefficient" it is check_leaks() or check_inefficient(), and returns None; a run
-    directory of that name is `Path("leaks")`.
+    directory of that name is `Path("leaks")`. With the name of another analysis it is that one alone, with its options:
+    `analyze("peers", input_path=run, min_share=0.1)`.
 
     Raises ValueError for another word and for an unknown analysis or option, RunError for a directory that is no run.
     """
@@ -147,7 +148,11 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
         checks[analyzer_type](**options)  # type: ignore[operator]
         return None
     if not Path(analyzer_type).is_dir():
-        raise ValueError(f"unknown analyzer {str(analyzer_type)!r}, and no run directory; known: {', '.join(_CONFIGS)}")
+        name, run = str(analyzer_type), options.pop("input_path", None)
+        _check_known(name, ", and no run directory")
+        if not isinstance(run, (str, os.PathLike)):
+            raise ValueError(f"analyze({name!r}) takes input_path, a run directory")
+        return analyze(Path(run), only=name, **{name: options})
     from msmemscope.errors import UsageError
     from msmemscope.report.analysed import analyse
     from msmemscope.tables.run import Run
@@ -161,20 +166,35 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
 
 
 def list_analyzers() -> list[str]:
-    """The words that analyze() takes."""
-    return list(_CONFIGS)
+    """The words that analyze() takes: upstream's, then the names of all other analyses that are installed."""
+    from msmemscope.analysis import registry
+
+    return list(dict.fromkeys([*_CONFIGS, *registry.list_analyzers()]))
 
 
 def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
-    """{"config_class": name, "parameters": [names]} of one analysis. Raises ValueError for an unknown one."""
+    """{"config_class": name, "parameters": [names]} of one analysis; of one that is no word of upstream its options,
+    with "defaults" and "help" by parameter. Raises ValueError for an unknown one."""
     _check_known(analyzer_type)
-    config = _CONFIGS[analyzer_type]
-    return {"config_class": config.__name__, "parameters": list(config.parameters)}
+    if analyzer_type in _CONFIGS:
+        config = _CONFIGS[analyzer_type]
+        return {"config_class": config.__name__, "parameters": list(config.parameters)}
+    from msmemscope.analysis import registry
+    from msmemscope.analysis.options import fields_of
+
+    options = registry.get_analyzer(analyzer_type).options
+    fields = fields_of(options)
+    return {
+        "config_class": options.__name__,
+        "parameters": [one.name for one in fields],
+        "defaults": {one.name: one.default for one in fields},
+        "help": {one.name: one.help for one in fields},
+    }
 
 
-def _check_known(analyzer_type: str) -> None:
-    if analyzer_type not in _CONFIGS:
-        raise ValueError(f"unknown analyzer {analyzer_type!r}; known: {', '.join(_CONFIGS)}")
+def _check_known(analyzer_type: str, more: str = "") -> None:
+    if analyzer_type not in (known := list_analyzers()):
+        raise ValueError(f"unknown analyzer {analyzer_type!r}{more}; known: {', '.join(known)}")
 
 
 def _check_input(path: str, suffixes: tuple[str, ...]) -> None:

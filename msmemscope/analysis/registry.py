@@ -8,6 +8,7 @@ fails, is told once and left out: it must not cost the verdict of the others.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -72,6 +73,12 @@ def get_analyzer(name: str) -> Analyzer:
         return _known()[name]
     except KeyError:
         raise UsageError(f"unknown analysis {name!r}; known: {', '.join(_known())}") from None
+
+
+def title_of(analyzer: Analyzer) -> str:
+    """What it looks for: the first line of its module's text."""
+    text = (sys.modules[analyzer.judge.__module__].__doc__ or "").strip()
+    return text.split("\n\n")[0].replace("\n", " ") if text else ""
 
 
 def groups() -> list[Group]:

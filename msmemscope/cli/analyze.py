@@ -24,8 +24,25 @@ class _AnalyzeCommand(click.Command):
         return [*super().get_params(ctx), *analysis_options()]
 
 
+def _print_list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    registry = importlib.import_module("msmemscope.analysis.registry")
+    for name in registry.list_analyzers():
+        click.echo(f"{name:<12} {registry.title_of(registry.get_analyzer(name))}")
+    context.exit()
+
+
 @click.command(context_settings=HELP, cls=_AnalyzeCommand)
 @click.argument("run")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_list,
+    help="Print the names of all analyses that are installed, for --only and --analysis, and what each looks for.",
+)
 @click.option(
     "--only",
     multiple=True,

@@ -29,6 +29,7 @@ from msmemscope.options.settings import (
     MAX_WATCH_NAME,
     NO_OUTPUT_ID,
     OPERATORS,
+    OWN_ANALYSES,
     Watch,
 )
 
@@ -129,10 +130,11 @@ def parse_analysis(text: str, notes: list[str]) -> dict[str, object]:
 
 
 def _other_analyses() -> tuple[str, ...]:
-    """Names of the analyses of other packages. None of them is imported."""
+    """Names of our own analyses that are no words of upstream, and of those of other packages. None is imported."""
     from importlib.metadata import entry_points  # here: the words of upstream need no look
 
-    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)} - set(ANALYSES)))
+    packaged = {entry.name for entry in entry_points(group=ENTRY_POINTS)}
+    return tuple(sorted({*OWN_ANALYSES, *packaged} - set(ANALYSES)))
 
 
 def parse_events(text: str, notes: list[str]) -> dict[str, object]:

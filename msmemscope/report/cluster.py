@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,9 @@ from msmemscope.text import harmless
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
 
-_FINDINGS_SCHEMA = pa.schema(
+FINDINGS_SCHEMA = pa.schema(
     [
+        ("analysis", pa.string()),
         ("kind", pa.string()),
         ("severity", pa.string()),
         ("confidence", pa.float64()),
@@ -67,19 +68,24 @@ def write_cluster(run_path: Path, tracked: Tracked, summary: Summary) -> list[Pa
         write_csv_table(cluster / "steps.csv", steps),
         write_json(cluster / "summary.json", summary.as_json()),
         write_parquet(run_path / "steps.parquet", steps),
-        write_parquet(run_path / "findings.parquet", findings_table(summary.findings)),
+        write_parquet(run_path / "findings.parquet", findings_table(summary.findings, summary.found_by)),
     ]
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path:
     """A table of findings, by those of the rows that are of this file. Only the header when there is none."""
     with put_in_place(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for row in rows:
-            if row.file == path.stem:
-                writer.writerow([_cell(row.cells.get(column, "")) for column in columns])
+        put_rows(file, path.stem, columns, rows)
     return path
+
+
+def put_rows(file: IO[str], name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """The text of cluster/<name>.csv."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        if row.file == name:
+            writer.writerow([_cell(row.cells.get(column, "")) for column in columns])
 
 
 def steps_table(tracked: Tracked) -> pa.Table:
@@ -116,15 +122,16 @@ def steps_table(tracked: Tracked) -> pa.Table:
     return pa.table(columns).take(pa.array(order))
 
 
-def findings_table(findings: Sequence[Finding]) -> pa.Table:
-    """findings.parquet: every finding, notes included; evidence as JSON text."""
+def findings_table(findings: Sequence[Finding], found_by: Sequence[str]) -> pa.Table:
+    """findings.parquet: every finding, notes included, and its analysis; evidence as JSON text."""
     rows = []
-    for finding in findings:
+    for finding, analysis in zip(findings, found_by, strict=True):
         row = finding_as_json(finding)
+        row["analysis"] = analysis
         row["ranks"] = list(finding.ranks)
         row["evidence"] = json.dumps(_clean(finding.evidence), default=_jsonable, sort_keys=True)
         rows.append(_clean(row))
-    return pa.Table.from_pylist(rows, schema=_FINDINGS_SCHEMA)
+    return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
 
 
 def write_json(path: Path, value: Any) -> Path:

@@ -79,6 +79,7 @@ class Summary:
     anomalies: dict[str, dict[str, int]]  # pairing oddities: count and bytes
     holdings: tuple[Holding, ...]
     findings: tuple[Finding, ...] = field(default=())
+    found_by: tuple[str, ...] = ()  # of each finding, the name of its analysis
     not_seen: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what sources could not see, and who says so
     analyses: tuple[str, ...] = ()  # those that were run
     figures: dict[str, Any] = field(default_factory=dict)  # what analyses count, by their own keys
@@ -211,6 +212,7 @@ def summarise(
         anomalies=_anomalies(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
         findings=findings,
+        found_by=tuple(one.analyzer.name for one in judged for _ in one.findings),
         not_seen=_not_seen(run),
         analyses=tuple(one.analyzer.name for one in judged if one.looked),
         figures=_figures(judged),

@@ -217,7 +217,7 @@ def test_evidence_survives_as_json() -> None:
     import numpy as np
 
     leak = finding(file="/src/\udcff.py", evidence={"p_value": np.float64("nan"), "steps": np.arange(3)})
-    (row,) = findings_table([leak]).to_pylist()
+    (row,) = findings_table([leak], ["leaks"]).to_pylist()
     assert json.loads(row["evidence"]) == {"p_value": None, "steps": [0, 1, 2]}
     assert row["ranks"] == [0, 1, 2, 3, 7]
     assert row["file"] == "/src/?.py"
@@ -239,6 +239,6 @@ def test_no_half_file_is_left(tmp_path: Path) -> None:
 
 def test_run_without_events(tmp_path: Path) -> None:
     made = analyse(FakeRun([process(1)]))
-    write_cluster(tmp_path, made.tracked, replace(made.summary, findings=()))
+    write_cluster(tmp_path, made.tracked, replace(made.summary, findings=(), found_by=()))
     assert pq.read_table(tmp_path / "steps.parquet").num_rows == 0
     assert len(read(tmp_path / "cluster" / "steps.csv")) == 0

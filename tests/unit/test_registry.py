@@ -24,7 +24,8 @@ from msmemscope.cli.main import main
 from msmemscope.errors import RunError, UsageError
 from msmemscope.folds.host_use import host_series
 from msmemscope.options.declared import lacking, parse_command_line
-from msmemscope.options.settings import ANALYSIS_NEEDS, Config
+from msmemscope.options.grammars import parse_analysis
+from msmemscope.options.settings import ANALYSES, ANALYSIS_NEEDS, OWN_ANALYSES, Config
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
@@ -138,7 +139,10 @@ def test_another_packages_options_are_on_the_command_line(
         (["--toy.most=1"], "--toy.most"),
         (["--joy.least=1"], "--joy.least"),
         (["--leaks.min-steps=3"], "analysis leaks: min_steps takes 12 steps or more; got 3"),
-        (["--analysis=toys"], "takes leaks, decompose, inefficient, toy, oom or oom:K, separated by commas, or none"),
+        (
+            ["--analysis=toys"],
+            "takes leaks, decompose, inefficient, coverage, peers, toy, watch, oom or oom:K, separated by",
+        ),
     ):
         assert main([*wrong, "sh"]) == 2
         assert why in capfd.readouterr().err
@@ -324,3 +328,32 @@ def test_a_broken_one_is_told_once_and_left_out(
     assert len(told) == 1
     assert why in told[0]
     assert "is left out" in told[0]
+
+
+def test_every_analysis_of_ours_can_be_named() -> None:
+    """A rank, which imports none of them, knows their names from the options."""
+    assert {one.name for one in registry.OWN} <= {*ANALYSES, *OWN_ANALYSES}
+    assert set(OWN_ANALYSES) <= {one.name for one in registry.OWN}
+    for one in registry.OWN:
+        assert parse_analysis(one.name, [])["analysis"] == (one.name,)
+
+
+def test_one_of_ours_that_is_named_runs_without_the_others(tmp_path: Path) -> None:
+    run = leaky_job(tmp_path / "run")
+    ran = [one.analyzer.name for one in analyse(run, Config(analysis=("peers",))).judged if one.looked]  # type: ignore[arg-type]
+    assert "peers" in ran
+    assert "leaks" not in ran
+
+
+def test_analyze_by_name_judges_a_run(tmp_path: Path) -> None:
+    run = leaky_job().save(tmp_path / "run")
+    found = msmemscope.analyze("peers", input_path=run)
+    assert [(one.kind, one.ranks, one.line) for one in found] == [(USES_MORE, (2,), 61)]
+    assert msmemscope.analyze("peers", input_path=run, min_bytes=1 << 30) == []
+
+
+def test_the_list_says_what_each_looks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == registry.list_analyzers()
+    assert all(len(line.split()) > 3 for line in lines)

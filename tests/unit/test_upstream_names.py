@@ -45,7 +45,7 @@ for _ in range(2):
     msmemscope.analyzer.analyze("inefficient", input_path=table)
     LeaksAnalyzer().analyze(LeaksConfig(table, "step start", 0))
     InefficientAnalyzer().analyze(InefficientConfig(table, inefficient_type=["temporary_idleness"]))
-    for name in msmemscope.list_analyzers():
+    for name in msmemscope.list_analyzers()[:2]:
         arguments = {"input_path": table, "mstx_info": "step start", "start_index": 0}
         config = msmemscope.get_analyzer_config(name)
         assert hasattr(msmemscope.analyzer, config["config_class"])
@@ -99,8 +99,10 @@ def test_a_script_of_upstream_runs_to_its_end_and_hears_of_each_name_once(tmp_pa
     assert warned == {*names.split(), *hooks.split(), *analyzers.split()}
 
 
-def test_the_analyzers_are_upstreams() -> None:
-    assert msmemscope.list_analyzers() == ["leaks", "inefficient"]
+def test_the_analyzers_are_upstreams_and_ours() -> None:
+    assert msmemscope.list_analyzers()[:2] == ["leaks", "inefficient"]
+    assert {"leaks", "oom", "peers", "coverage", "decompose", "watch"} < set(msmemscope.list_analyzers())
+    assert len(set(msmemscope.list_analyzers())) == len(msmemscope.list_analyzers())
     assert msmemscope.get_analyzer_config("leaks") == {
         "config_class": "LeaksConfig",
         "parameters": ["input_path", "mstx_info", "start_index"],
@@ -109,6 +111,14 @@ def test_the_analyzers_are_upstreams() -> None:
         "config_class": "InefficientConfig",
         "parameters": ["input_path", "mem_size", "inefficient_type", "idle_threshold"],
     }
+
+
+def test_the_options_of_an_analysis_of_ours() -> None:
+    config = msmemscope.get_analyzer_config("peers")
+    assert config["config_class"] == "PeerOptions"
+    assert config["parameters"] == ["parallel", "min_share", "min_bytes", "pair_share", "pair_bytes"]
+    assert config["defaults"]["min_share"] == 0.05  # type: ignore[index]
+    assert "tp=2,pp=4,dp=8" in config["help"]["parallel"]  # type: ignore[index]
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
@@ -146,7 +156,9 @@ def test_wrong_arguments_are_refused_as_upstream_does(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="takes"):
             InefficientConfig(str(table), **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="known: leaks, inefficient"):
-        msmemscope.analyze("oom", input_path=str(table))
+        msmemscope.analyze("none", input_path=str(table))
+    with pytest.raises(ValueError, match="takes input_path, a run directory"):
+        msmemscope.analyze("oom")
     with pytest.raises(ValueError, match="known: leaks"):
         msmemscope.get_analyzer_config("none")
     with pytest.raises(ValueError, match="known: decompose, snapshot"):

@@ -1,0 +1,283 @@
+"""`msmemscope.open_run()`: what a run holds, as Arrow tables.
+
+In: a run directory and filters. Out: `pyarrow.Table`s of what is small, `pyarrow.RecordBatchReader`s of blocks and
+events, which are read a piece at a time. Derived files (findings, steps, cluster/) are read where they are there; where
+they are not, as while a run is recorded, the run is judged once, in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from msmemscope.analysis import registry
+from msmemscope.errors import RunError, UsageError
+from msmemscope.query.rows import Readable
+from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.block_table import BLOCK_SCHEMA
+from msmemscope.report.cluster import FINDINGS_SCHEMA, findings_table, put_rows, steps_table
+from msmemscope.tables.parts import Bad
+from msmemscope.tables.run import Run
+from msmemscope.tables.run_files import inspect
+from msmemscope.tables.schema import EVENT_SCHEMA
+from msmemscope.vocabulary import DeviceType, Kind, Pool
+
+_PROCESS_FIELDS = {
+    **dict.fromkeys(("rank", "world_size", "attempt", "pid"), pa.int64()),
+    **dict.fromkeys(("host", "program", "command", "role"), pa.string()),
+    **dict.fromkeys(("ring", "parent_ring"), pa.uint64()),
+    **dict.fromkeys(("created_ns", "ended_ns", "wall_offset_ns", "ended_by", "events"), pa.int64()),
+}
+
+
+def open_run(path: str | os.PathLike[str]) -> OpenedRun:
+    """A recorded run for looking into: `open_run("memscopeDumpResults/run_20260101120000_a1b2c3").leaks()`.
+
+    Raises RunError for a directory that is no run.
+    """
+    return OpenedRun(Path(path))
+
+
+class OpenedRun:
+    """What a run holds, as Arrow tables: `.to_pandas()` makes DataFrames of them, `polars.from_arrow()` takes them.
+    Made by open_run(). Sizes are bytes, times ns. Methods raise UsageError for a wrong filter or column, RunError for
+    what cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            inspect(path, to_write=False)
+        self._run = Run(path)
+        self.path = path
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """run.json."""
+        return self._run.info
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that recorded something."""
+        return self._run.ranks
+
+    # --- what analyses found ----------------------------------------------------------------------------------
+
+    def findings(self, analysis: str = "", *, rank: int | None = None) -> pa.Table:
+        """Every finding, notes (severity info) included, worst first. analysis: of that one alone, by its name. rank:
+        those that are about it. `evidence` is JSON."""
+        if analysis:
+            registry.get_analyzer(analysis)
+        table = self._stored("findings.parquet", FINDINGS_SCHEMA)
+        if table is None:
+            table = findings_table(self.analysis.summary.findings, self.analysis.summary.found_by)
+        if analysis:
+            table = table.filter(pc.equal(table["analysis"], analysis))
+        if rank is not None:
+            table = table.filter(pa.array([rank in ranks for ranks in table["ranks"].to_pylist()], pa.bool_()))
+        return table
+
+    def leaks(self) -> pa.Table:
+        """findings("leaks"): leaks, candidates, growth and notes about them."""
+        return self.findings("leaks")
+
+    def peers(self) -> pa.Table:
+        """findings("peers"): ranks that use more, or less, than those of the same work."""
+        return self.findings("peers")
+
+    def table(self, name: str) -> pa.Table:
+        """The rows of cluster/<name>.csv: "leaks", "peers", "decompose". A column whose cells are all numbers is one of
+        numbers; an empty cell is null."""
+        path = self.path / "cluster" / f"{name}.csv"
+        if self._is_derived and name.isidentifier() and path.exists():
+            return _read_csv(path)
+        files = self.analysis.summary.files
+        if name not in files:
+            raise UsageError(f"unknown table {name!r}; there are {', '.join(sorted(files))}")
+        text = io.StringIO()
+        put_rows(text, name, files[name], (row for one in self.analysis.summary.findings for row in one.rows))
+        return _read_csv(io.BytesIO(text.getvalue().encode("utf-8", "replace")))
+
+    def owners(self, *, rank: int | None = None, when: str = "") -> pa.Table:
+        """Whose the memory was: table("decompose"), the trees of each process and of the job (`scope`). when: peak,
+        end, step_peak or step_end. Empty unless the run was recorded with --analysis decompose."""
+        return _where(self.table("decompose"), rank=rank, when=when)
+
+    def ledger(self, *, rank: int | None = None, step: int | None = None) -> pa.Table:
+        """What every byte of the cards is: table("ledger"), of a rank and a step."""
+        return _where(self.table("ledger"), rank=rank, step=step)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The run judged anew, in memory, by the analyses that it was recorded with."""
+        return analyse(self._run)
+
+    # --- what was recorded --------------------------------------------------------------------------------------
+
+    def steps(self, *, rank: int | None = None, step: int | None = None, device: str = "", pool: str = "") -> pa.Table:
+        """A row for every process, device, pool and step: levels, peaks and counts, as in cluster/steps.csv."""
+        path = self.path / "steps.parquet"
+        table = _read(path) if self._is_derived and path.exists() else steps_table(self.analysis.tracked)
+        return _where(table, rank=rank, step=step, device=device, pool=pool)
+
+    def processes(self) -> pa.Table:
+        """A row for every process that recorded: who it is, when it began and ended, how many events stand in tables,
+        and how many are lost."""
+        rows = [
+            {name: getattr(one, name) for name in _PROCESS_FIELDS} | {"lost": sum(one.lost.values())}
+            for one in self._run.processes
+        ]
+        return pa.Table.from_pylist(rows, pa.schema([*_PROCESS_FIELDS.items(), ("lost", pa.int64())]))
+
+    def usage(self, *, rank: int | None = None, device: str = "") -> pa.Table:
+        """Samples of memory use: of the device by everybody, its size, of the process on it, its RSS."""
+        return _where(self._run.usage(), rank=rank, device=device)
+
+    def blocks(
+        self,
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        device: str = "",
+        pool: str = "",
+        owner: str = "",
+        at_least: int = 0,
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Lives of blocks (docs/formats.md, blocks/), read a piece at a time, only the row groups and columns that are
+        wanted. step: those that lived in it, for a while at least. owner: its blocks and those of owners below it.
+        at_least: of so many bytes. `place` is the user's line; device, pool, name, op and range are texts."""
+        paths = sorted((self.path / "blocks").glob("part-*.parquet"))
+        if not paths:
+            raise RunError(f"{self.path} has no blocks/ yet: msmemscope analyze {self.path}")
+        readable = Readable(self._run, BLOCK_SCHEMA, ("name", "op", "range"))
+        chosen = readable.chosen(columns)
+        filters = [pc.field("size") >= at_least] if at_least else []
+        if rank is not None:
+            filters.append(pc.field("rank") == rank)
+        if step is not None:
+            ended = pc.field("free_step")
+            filters.append((pc.field("malloc_step") <= step) & (ended.is_null() | (ended >= step)))
+        if device:
+            filters.append(_device_filter(device))
+        if pool:
+            filters.append(pc.field("pool") == int(_pool(pool)))
+        if owner:
+            text = pc.field("owner").cast(pa.string())
+            filters.append((text == owner) | pc.starts_with(text, f"{owner}@"))
+        wanted = None
+        for one in filters:
+            wanted = one if wanted is None else wanted & one
+        try:
+            scanner = ds.dataset(paths, BLOCK_SCHEMA, format="parquet").scanner(readable.needed(chosen), wanted)
+        except Bad as error:
+            raise RunError(f"{self.path}/blocks: {error}") from None
+        batches = (readable.made(batch, chosen) for batch in scanner.to_batches() if batch.num_rows)
+        return pa.RecordBatchReader.from_batches(readable.schema(chosen), batches)
+
+    def events(
+        self,
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        kinds: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Events as they were recorded (docs/formats.md, events/), those of a process in their order, a row group at a
+        time. kinds: "MALLOC", "FREE", "ACCESS", …; of a rank only its parts of the files are read."""
+        readable = Readable(self._run, EVENT_SCHEMA, ("name",))
+        chosen = readable.chosen(columns)
+        numbers = [int(_kind(kind)) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+        read = [*readable.needed(chosen), *(["step"] if step is not None else [])]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._run.events(rank=rank, columns=list(dict.fromkeys(read)), kinds=numbers or None):
+                rows = batch if step is None else batch.filter(pc.equal(batch["step"], step))
+                if rows.num_rows:
+                    yield readable.made(rows, chosen)
+
+        return pa.RecordBatchReader.from_batches(readable.schema(chosen), batches())
+
+    def sql(self, query: str) -> pa.Table:
+        """What a query says, by DuckDB, over the tables events, blocks, steps, findings, processes, usage, strings,
+        frames, stacks and places (the user's line of a stack), and kinds, pools and device_types (numbers and names).
+        Columns: docs/formats.md. Needs `pip install 'msmemscope[sql]'`. UsageError for a wrong query."""
+        from msmemscope.query.sql import ask
+
+        return ask(self, self._run, query)
+
+    # --- derived files --------------------------------------------------------------------------------------------
+
+    @property
+    def _is_derived(self) -> bool:
+        """Whether the run has come to its end: then its derived files say what its events say."""
+        return bool(self.info.get("finished"))
+
+    def _stored(self, name: str, schema: pa.Schema) -> pa.Table | None:
+        path = self.path / name
+        if not self._is_derived or not path.exists():
+            return None
+        table = _read(path)
+        return table if table.schema.equals(schema) else None  # of an older version
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except Bad as error:
+        raise RunError(f"{path} cannot be read ({error}): msmemscope analyze {path.parent} writes it anew") from None
+
+
+_TEXTS = ("ranks", "host", "scope", "device", "pool", "file", "function", "owner", "kind", "when", "process")
+
+
+def _read_csv(source: Path | io.BytesIO) -> pa.Table:
+    types = pa_csv.ConvertOptions(column_types=dict.fromkeys(_TEXTS, pa.string()), strings_can_be_null=True)
+    lines = pa_csv.ParseOptions(newlines_in_values=True)
+    try:
+        return pa_csv.read_csv(source, parse_options=lines, convert_options=types)
+    except Bad as error:
+        raise RunError(f"{source} cannot be read ({error}): msmemscope analyze writes it anew") from None
+
+
+def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
+    for name, value in wanted.items():
+        if value is None or value == "":
+            continue
+        if name not in table.column_names:
+            raise UsageError(f"the table has no column {name!r}; there are {', '.join(table.column_names)}")
+        column = table[name] if isinstance(value, str) else table[name].cast(pa.int64())  # null where all are empty
+        table = table.filter(pc.equal(column, value))
+    return table
+
+
+def _device_filter(device: str) -> pc.Expression:
+    """ "npu" is any NPU, "npu:3" that one."""
+    name, _, number = device.partition(":")
+    kinds = {one.name.lower(): int(one) for one in DeviceType if one != DeviceType.NONE}
+    if name not in kinds or (number and not number.isdigit()):
+        raise UsageError(f"unknown device {device!r}; such as cpu, npu, npu:0, cuda:3")
+    found = pc.field("device_type") == kinds[name]
+    return found & (pc.field("device") == int(number)) if number else found
+
+
+def _pool(name: str) -> Pool:
+    try:
+        return Pool[name]
+    except KeyError:
+        raise UsageError(f"unknown pool {name!r}; there are {', '.join(one.name for one in Pool)}") from None
+
+
+def _kind(name: str) -> Kind:
+    try:
+        return Kind[name]
+    except KeyError:
+        raise UsageError(f"unknown kind {name!r}; docs/formats.md lists them") from None

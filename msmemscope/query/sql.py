@@ -1,0 +1,81 @@
+"""SQL over a run: DuckDB, which reads of the files what a query needs.
+
+In: a query. Out: its result. Views lie over the files of the run; nothing is written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from msmemscope.analysis.live_lines import line_of
+from msmemscope.errors import UsageError
+from msmemscope.report.block_table import BLOCK_SCHEMA
+from msmemscope.tables.run import Run
+from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA
+from msmemscope.vocabulary import DeviceType, Kind, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.query.opened import OpenedRun
+
+EXTRA = "pip install 'msmemscope[sql]'"
+_FILES = {"events": EVENT_SCHEMA, "blocks": BLOCK_SCHEMA}
+_DEFINITIONS = {"strings": STRING_SCHEMA, "frames": FRAME_SCHEMA, "stacks": STACK_SCHEMA}
+_NUMBERS = {"kinds": Kind, "pools": Pool, "device_types": DeviceType}
+PLACES = pa.schema([("stack", pa.uint64()), ("file", pa.string()), ("line", pa.int64()), ("function", pa.string())])
+TABLES = (*_FILES, *_DEFINITIONS, *_NUMBERS, "places", "steps", "findings", "processes", "usage")
+
+
+def ask(opened: OpenedRun, run: Run, query: str) -> pa.Table:
+    """The result of one query. UsageError where DuckDB is not installed or does not take the query."""
+    try:
+        duckdb = importlib.import_module("duckdb")
+    except ImportError:
+        raise UsageError(f"sql() needs DuckDB, which is not installed: {EXTRA}") from None
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET python_enable_replacements = false")  # names are of the run, not of whoever calls
+        for name in TABLES:
+            if re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                connection.register(name if name not in _DEFINITIONS else f"{name}_", _table(name, opened, run))
+                if name in _DEFINITIONS:  # one may stand in several parts
+                    connection.execute(f"CREATE VIEW {name} AS SELECT DISTINCT ON (id) * FROM {name}_")
+        try:
+            found = connection.sql(query)
+            if found is None:
+                raise UsageError("sql() takes a query that has a result")
+            return found.to_arrow_table()
+        except duckdb.Error as error:
+            raise UsageError(f"{str(error).strip()}; tables: {', '.join(TABLES)}") from None
+
+
+def _table(name: str, opened: OpenedRun, run: Run) -> Any:
+    """What a query is told of: a data set, of which DuckDB reads rows and columns that it needs, or a table."""
+    if name in _FILES or name in _DEFINITIONS:
+        schema = _FILES.get(name) or _DEFINITIONS[name]
+        return _parts(run, name, schema)
+    if name in _NUMBERS:
+        rows = [{"number": int(one), "name": one.name} for one in _NUMBERS[name]]
+        return pa.Table.from_pylist(rows, pa.schema([("number", pa.int64()), ("name", pa.string())]))
+    if name == "places":
+        return _places(run)
+    return getattr(opened, name)()
+
+
+def _parts(run: Run, name: str, schema: pa.Schema) -> Any:
+    paths = sorted((run.path / name).glob("part-*.parquet"))
+    return ds.dataset(paths, schema, format="parquet") if paths else ds.dataset(schema.empty_table())
+
+
+def _places(run: Run) -> pa.Table:
+    """The user's line of each call stack."""
+    rows = []
+    for id in pc.unique(_parts(run, "stacks", STACK_SCHEMA).to_table(columns=["id"])["id"]).to_pylist():
+        frame = line_of(run.stack(id))
+        if frame is not None:
+            rows.append({"stack": id, "file": frame.file, "line": frame.line, "function": frame.function})
+    return pa.Table.from_pylist(rows, PLACES)

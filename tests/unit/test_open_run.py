@@ -1,0 +1,216 @@
+"""open_run(): what a run holds as tables, from its files where they are there, and the same where they are not."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import msmemscope
+from msmemscope.errors import RunError, UsageError
+from msmemscope.query.opened import OpenedRun
+from msmemscope.report.outputs import write_outputs
+from msmemscope.selftest.loops import place, train
+from msmemscope.selftest.play import played
+from msmemscope.selftest.script import MIB, Process, Script
+
+STEPS = 24
+
+
+def each(rank: Process, n: int) -> None:
+    if rank.rank == 1:
+        rank.alloc(MIB, place("train.py:58"))
+    with rank.label("rollout"), rank.op("aten::mm"):
+        rank.scratch(3 * MIB, place("model.py:40 attention"))
+    if n == 5:
+        rank.on_host(2 * MIB, place("loader.py:7"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same run with derived files and without."""
+    job = Script()
+    job.config["analysis"] = ("leaks", "decompose")
+    for one in job.ranks(2):
+        train(one, each, steps=STEPS)
+        one.sample("npu:0", used=5, total=64, process_used=3)
+    directory = tmp_path_factory.mktemp("runs")
+    with played(job) as made:
+        for name in ("bare", "whole"):
+            shutil.copytree(made.run.path, directory / name)
+    write_outputs(directory / "whole")
+    return {name: directory / name for name in ("bare", "whole")}
+
+
+@pytest.fixture(params=["bare", "whole"])
+def run(runs: dict[str, Path], request: pytest.FixtureRequest) -> OpenedRun:
+    return msmemscope.open_run(runs[request.param])
+
+
+@pytest.fixture
+def whole(runs: dict[str, Path]) -> OpenedRun:
+    return msmemscope.open_run(runs["whole"])
+
+
+def test_leaks_are_rows(run: OpenedRun) -> None:
+    (row,) = run.leaks().to_pylist()
+    assert (row["analysis"], row["kind"], row["ranks"]) == ("leaks", "leak", [1])
+    assert (row["file"].rpartition("/")[2], row["line"], row["bytes"]) == ("train.py", 58, STEPS * MIB)
+    assert "evidence" in row
+    assert json.loads(row["evidence"])
+
+
+def test_findings_of_all_analyses_and_of_a_rank(run: OpenedRun) -> None:
+    kinds = set(run.findings()["kind"].to_pylist())
+    assert {"leak", "decompose"} <= kinds
+    assert set(run.findings(rank=0)["kind"].to_pylist()) == kinds - {"leak"} - set(run.peers()["kind"].to_pylist())
+    with pytest.raises(UsageError, match="unknown analysis 'nonsense'"):
+        run.findings("nonsense")
+
+
+def test_files_and_the_run_itself_say_the_same(runs: dict[str, Path]) -> None:
+    bare, whole = (msmemscope.open_run(runs[name]) for name in ("bare", "whole"))
+    assert bare.findings().equals(whole.findings())
+    assert bare.steps().equals(whole.steps())
+    for name in ("leaks", "decompose", "peers"):
+        assert bare.table(name).equals(whole.table(name)), name
+    assert whole.table("decompose").num_rows
+
+
+def test_steps_of_a_rank(run: OpenedRun) -> None:
+    table = run.steps(rank=1, pool="PTA", device="npu:1")
+    assert table["step"].to_pylist() == list(range(STEPS + 2))  # the last is open
+    assert table.filter(pa.compute.equal(table["step"], 7))["allocs"].to_pylist() == [6]
+    assert run.steps(rank=1, step=7).num_rows == 2  # HOST, too
+
+
+def test_whose_the_memory_was(run: OpenedRun) -> None:
+    table = run.owners(rank=0, when="end")
+    assert set(table["scope"].to_pylist()) == {"process"}
+    assert sum(table["own_bytes"].to_pylist()) == 112 * MIB + 2 * MIB
+
+
+def test_processes_and_samples(run: OpenedRun) -> None:
+    rows = run.processes().to_pylist()
+    assert [(row["rank"], row["host"], row["lost"]) for row in rows] == [(0, "node0", 0), (1, "node0", 0)]
+    assert run.ranks == [0, 1]
+    assert run.usage(rank=1, device="npu:0")["process_used"].to_pylist() == [3]
+
+
+def test_blocks_are_filtered_and_read_by_people(whole: OpenedRun) -> None:
+    kept = whole.blocks(
+        rank=1, pool="PTA", columns=["place", "size", "device", "alive_at_end", "op", "owner"]
+    ).read_all()
+    mine = [row for row in kept.to_pylist() if row["place"].endswith("train.py:58")]
+    assert len(mine) == STEPS
+    assert mine[0] == {
+        "place": "/home/user/project/train.py:58",
+        "size": MIB,
+        "device": "npu:1",
+        "alive_at_end": True,
+        "op": "",
+        "owner": "PTA",
+    }
+    (named,) = whole.blocks(rank=0, owner="PTA@rollout", step=7).read_all().to_pylist()
+    assert (named["size"], named["malloc_step"], named["op"]) == (3 * MIB, 7, "aten::mm")
+    host = whole.blocks(rank=0, device="cpu").read_all()
+    assert host["size"].to_pylist() == [2 * MIB]
+    assert whole.blocks(device="npu:1").read_all().num_rows == whole.blocks(rank=1, device="npu").read_all().num_rows
+
+
+def test_a_step_has_the_blocks_that_lived_in_it(whole: OpenedRun) -> None:
+    for step in (2, 10, STEPS):
+        table = whole.blocks(rank=1, step=step, columns=["malloc_step", "free_step", "place"]).read_all()
+        kept = [row for row in table.to_pylist() if row["place"].endswith("train.py:58")]
+        assert len(kept) == step
+        for row in table.to_pylist():
+            assert row["malloc_step"] <= step
+            assert row["free_step"] is None or row["free_step"] >= step
+
+
+def test_blocks_of_a_run_without_them(runs: dict[str, Path]) -> None:
+    with pytest.raises(RunError, match="msmemscope analyze"):
+        msmemscope.open_run(runs["bare"]).blocks()
+
+
+def test_events_are_read_in_their_order(run: OpenedRun) -> None:
+    table = run.events(rank=1, kinds=["MALLOC", "FREE"], columns=["kind", "ts", "place", "pool"]).read_all()
+    times = table["ts"].to_pylist()
+    assert times == sorted(times)
+    assert set(table["kind"].to_pylist()) == {"MALLOC", "FREE"}
+    assert set(table["pool"].to_pylist()) == {"PTA", "HOST"}
+    some = run.events(step=3, kinds=["OP_START"]).read_all()
+    assert some["name"].to_pylist() == ["aten::mm"] * 2
+    assert run.events().read_all().num_rows == sum(row["events"] for row in run.processes().to_pylist())
+
+
+def test_wrong_filters_are_told(whole: OpenedRun) -> None:
+    with pytest.raises(UsageError, match="unknown column 'bytes'; there are"):
+        whole.blocks(columns=["bytes"])
+    with pytest.raises(UsageError, match="unknown pool 'pta'"):
+        whole.blocks(pool="pta")
+    with pytest.raises(UsageError, match="unknown device 'gpu:0'"):
+        whole.blocks(device="gpu:0")
+    with pytest.raises(UsageError, match="unknown kind 'ALLOC'"):
+        whole.events(kinds=["ALLOC"])
+    with pytest.raises(UsageError, match=r"unknown table 'x/\.\./\.\./y'"):
+        whole.table("x/../../y")
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not a run directory"):
+        msmemscope.open_run(tmp_path)
+    (tmp_path / "run.json").symlink_to("/etc/passwd")
+    with pytest.raises(RunError, match="symbolic link"):
+        msmemscope.open_run(tmp_path)
+
+
+def test_sql_over_blocks_and_lines(whole: OpenedRun) -> None:
+    pytest.importorskip("duckdb")
+    found = whole.sql(
+        "SELECT p.line, count(*) AS blocks, sum(b.size) AS bytes FROM blocks b JOIN places p ON p.stack = b.stack_py "
+        "WHERE b.rank = 1 AND b.alive_at_end GROUP BY p.line ORDER BY bytes DESC LIMIT 1"
+    )
+    assert found.to_pylist() == [{"line": 58, "blocks": STEPS, "bytes": STEPS * MIB}]
+    kinds = whole.sql("SELECT k.name, count(*) AS n FROM events e JOIN kinds k ON k.number = e.kind GROUP BY ALL")
+    counted = {row["name"]: row["n"] for row in kinds.to_pylist()}
+    assert counted["STEP"] == 2 * STEPS
+    assert sum(counted.values()) == sum(row["events"] for row in whole.processes().to_pylist())
+    texts = whole.sql("SELECT text FROM strings WHERE text = 'aten::mm'")
+    assert texts.num_rows == 1  # though each rank defines it
+    assert whole.sql("SELECT count(*) AS n FROM findings WHERE analysis = 'leaks'").to_pylist() == [{"n": 1}]
+    assert whole.sql("SELECT max(peak_bytes) AS m FROM steps, processes, usage, pools, frames, stacks").num_rows == 1
+
+
+def test_a_wrong_query_is_told_with_the_tables(whole: OpenedRun) -> None:
+    pytest.importorskip("duckdb")
+    with pytest.raises(UsageError, match="tables: events, blocks"):
+        whole.sql("SELECT * FROM nothing")
+    mine = pa.table({"x": [1]})
+    with pytest.raises(UsageError, match="mine"):
+        whole.sql("SELECT * FROM mine")  # a variable of whoever calls is no table of the run
+    assert mine.num_rows
+
+
+def test_without_duckdb_the_extra_is_named(whole: OpenedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(UsageError, match=r"pip install 'msmemscope\[sql\]'"):
+        whole.sql("SELECT 1")
+
+
+def test_the_examples_of_the_manual_run(whole: OpenedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("duckdb")
+    text = (Path(__file__).parents[2] / "docs" / "query.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 4
+    names = {"RUN": whole.path}
+    for example in examples:
+        exec(example, names)
+    said = capsys.readouterr().out
+    assert "is kept from train.py:58" in said
+    assert "'line': 58" in said
