@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from msmemscope.framework_hooks import cleanup_framework_hooks, init_framework_hooks
     from msmemscope.later import enable_npu_sanitizer
     from msmemscope.options.declared import Config
-    from msmemscope.query.opened import open_run
+    from msmemscope.query.opened import OpenedRun, open_run
     from msmemscope.ranges import RecordFunction
     from msmemscope.snapshots import TakeSnapshot, take_snapshot
 
 __all__ = [
+    "OpenedRun",
     "RecordFunction",
     "TakeSnapshot",
     "analyze",
@@ -58,7 +59,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("TakeSnapshot", "take_snapshot"), "snapshots"),
     **dict.fromkeys(("cleanup_framework_hooks", "init_framework_hooks"), "framework_hooks"),
     "enable_npu_sanitizer": "later",
-    "open_run": "query.opened",
+    **dict.fromkeys(("OpenedRun", "open_run"), "query.opened"),
 }
 
 _config: Config | None = None

@@ -194,7 +194,7 @@ OPTIONS: tuple[Option, ...] = (
         default="leaks",
         range=f"K, the newest and as many largest blocks shown, from 1 to {MAX_OOM_TOP}; 10 when it is left out",
         help="What is looked for, while the program runs and at its end, and thereby which events are recorded; an "
-        "analysis that is none of these words by its name (peers, coverage, watch; of another package: "
+        "analysis that is none of these words by its name (peers, watch, or one of another package: "
         "msmemscope analyze --list). That memory ran out is told with any of them; oom looks "
         "for leaks too and adds the blocks that were alive to the per-device files, decompose says whose the bytes "
         "are (cluster/decompose.csv) and adds the owners of blocks to the per-device files.",

@@ -17,7 +17,12 @@ DEFAULT_OUTPUT = "memscopeDumpResults"
 EVENTS = ("alloc", "free", "launch", "access")  # bit i of upstream's eventType; traceback has no bit
 LEVELS = ("op", "kernel")  # bit i of levelType
 ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
-OWN_ANALYSES = ("coverage", "peers", "watch")  # beside those of upstream's words; a test compares with the registry
+OWN_ANALYSES = (
+    "coverage",
+    "peak",
+    "peers",
+    "watch",
+)  # beside those of upstream's words; a test compares with the registry
 ENTRY_POINTS = "msmemscope.analyses"  # the group in which other packages name theirs
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COLLECT_MODES = ("immediate", "deferred")

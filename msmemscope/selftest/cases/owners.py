@@ -18,7 +18,7 @@ def owned(when: str, rank: int = 0, **expected: int) -> Check:
 
     def check(made: Played) -> Iterator[str]:
         (one,) = [finding for finding in made.stored.summary.findings if finding.kind == "decompose"]
-        rows = [row.cells for row in one.more_rows]
+        rows = [row.cells for row in one.more_rows if row.file == "decompose" and "when" in row.cells]
         found = {
             str(row["owner"]): row["own_bytes"]
             for row in rows
