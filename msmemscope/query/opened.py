@@ -155,8 +155,8 @@ class OpenedRun:
         """Lives of blocks (docs/formats.md, blocks/), read a piece at a time, only the row groups and columns that are
         wanted. step: those that lived in it, for a while at least. owner: its blocks and those of owners below it.
         at_least: of so many bytes. `place` is the user's line; device, pool, name, op and range are texts."""
-        paths = sorted((self.path / "blocks").glob("part-*.parquet"))
-        if not paths:
+        paths = sorted((self.path / "blocks").glob("part-*.parquet"))  # none of a run without blocks
+        if not (self.path / "blocks").is_dir():
             raise RunError(f"{self.path} has no blocks/ yet: msmemscope analyze {self.path}")
         readable = Readable(self._run, BLOCK_SCHEMA, ("name", "op", "range"))
         chosen = readable.chosen(columns)
