@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from msmemscope.selftest import play
 from msmemscope.selftest.case import Case, Expected, all_cases, differences, failures
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
@@ -66,6 +67,17 @@ def test_events_that_are_stored_nowhere_are_told() -> None:
     (wrong,) = failures(Case("forgets", "leaks", forgets, (LEAK,)))
     assert "events" in wrong
     assert "are stored" in wrong
+
+
+@pytest.mark.parametrize(("batch_bytes", "roll_rows"), [(500, 100), (7_000, 1_000), (1 << 22, 1 << 20)])
+@pytest.mark.parametrize("name", ["one_line_of_all_and_one_of_some", "three_ranks_at_one_line", "a_leak_beside_losses"])
+def test_however_events_are_cut_into_batches_and_parts_the_findings_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, name: str, batch_bytes: int, roll_rows: int
+) -> None:
+    monkeypatch.setattr(play, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(play, "ROLL_ROWS", roll_rows)
+    (case,) = [one for one in CASES if one.name == name]
+    assert failures(case) == []
 
 
 def test_jobs_are_stored_in_several_batches_and_parts() -> None:
