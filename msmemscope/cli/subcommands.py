@@ -6,6 +6,7 @@ from __future__ import annotations
 SUBCOMMANDS = {
     "analyze": "msmemscope.cli.analyze",
     "summary": "msmemscope.cli.summary",
+    "owner": "msmemscope.cli.owner",
     "export": "msmemscope.cli.export",
     "import": "msmemscope.cli.import_",
     "doctor": "msmemscope.cli.doctor",

@@ -68,7 +68,7 @@ def summary_text(
     """What `msmemscope summary` prints. RunError for a directory that is no run; InputError for an unknown rank or
     process."""
     run = Run(path)
-    _check_there(run, rank, pid)
+    check_there(run, rank, pid)
     return plain_text(analyse(run, progress=progress), rank, pid)
 
 
@@ -88,7 +88,7 @@ def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:
     if rank is None and pid is None:
         return None
     processes, subjects = analysis.tracked.processes, analysis.tracked.subjects
-    _check_there(analysis.run, rank, pid)
+    check_there(analysis.run, rank, pid)
     chosen = [
         subject
         for subject in subjects
@@ -100,7 +100,8 @@ def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:
     return chosen
 
 
-def _check_there(run: Run, rank: int | None, pid: int | None) -> None:
+def check_there(run: Run, rank: int | None, pid: int | None) -> None:
+    """InputError, which says who is there, for a rank or a process that the run does not have."""
     if rank is not None and rank not in run.ranks:
         there = f"its ranks are {fold_ranks(run.ranks)}" if run.ranks else "its processes are no ranks: use --pid"
         raise InputError(f"{run.path}: no rank {rank} was recorded; {there}")
