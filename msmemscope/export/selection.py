@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from msmemscope.vocabulary import DeviceType, Kind, Pool
+from msmemscope.vocabulary import DeviceType, Kind
 
 FORMATS = ("csv", "db")
 EVENTS = ("alloc", "free", "launch", "access")  # the words of --events
@@ -50,6 +50,7 @@ def kind_mask(kinds: Sequence[int]) -> Column:
 IS_DUMPED = kind_mask(_DUMPED_KINDS)
 IS_MEMORY = kind_mask((Kind.MALLOC, Kind.FREE))
 IS_MARK = kind_mask((Kind.MARK, Kind.RANGE_START, Kind.RANGE_END))
+_IS_USE = kind_mask((Kind.MALLOC, Kind.FREE, Kind.ACCESS, Kind.OP_START, Kind.OP_END))
 IS_SHARED = kind_mask((Kind.STEP, Kind.SYSTEM))  # these stand in every device file of the process
 
 
@@ -83,7 +84,7 @@ class Selection:
         Marks and ranges are recorded whatever the device, because steps are among them; but another card's have no row
         where it was left out.
         """
-        asked = ~self.leaves_out(rows, accelerators) if self._leaves_out_tensors(accelerators) else None
+        asked = ~self.leaves_out(rows, accelerators) if self._leaves_out_host(accelerators) else None
         unasked = [number for number, home in enumerate(names) if not self.has_device(home)]
         if unasked:
             of_others = IS_MARK[rows["kind"]] & (rows["device_type"] == DeviceType.NPU) & np.isin(homes, unasked)
@@ -91,13 +92,13 @@ class Selection:
         return asked
 
     def leaves_out(self, rows: Columns, accelerators: Sequence[str]) -> Column:
-        """Host tensors under --device auto in a process with cards: recorded until the first card was seen. Upstream,
-        whose default are cards, has no file of them."""
-        if not self._leaves_out_tensors(accelerators):
+        """What is the host's under --device auto in a process with cards: its tensors and operators, recorded until the
+        first card was seen, and page-locked memory. Upstream, whose default are cards, has no file of it."""
+        if not self._leaves_out_host(accelerators):
             return np.zeros(len(rows["kind"]), bool)
-        return np.asarray(IS_MEMORY[rows["kind"]] & (rows["pool"] == Pool.HOST))
+        return np.asarray(_IS_USE[rows["kind"]] & (rows["device_type"] == DeviceType.CPU))
 
-    def _leaves_out_tensors(self, accelerators: Sequence[str]) -> bool:
+    def _leaves_out_host(self, accelerators: Sequence[str]) -> bool:
         return bool(accelerators) and "auto" in self.devices
 
 

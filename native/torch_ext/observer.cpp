@@ -160,7 +160,7 @@ bool is_flagged(const Plan& plan, c10::ArrayRef<const c10::IValue> given) {
     return plan.flag >= 0 && flag < given.size() && given[flag].isBool() && given[flag].toBool();
 }
 
-// Where a call runs that was given no tensor. False: on no device that has memory.
+// Where a call runs that was given no tensor of a card: a copy to one, say. False: on no device that has memory.
 bool device_of_options(c10::ArrayRef<const c10::IValue> given, c10::Device& device) {
     for (const c10::IValue& value : given)
         if (value.isDevice()) device = value.toDevice();
@@ -193,7 +193,13 @@ void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted) {
     }
     if (tensors.has_unreal && !tensors.has_real) return;
     c10::Device device = tensors.device;
-    if (!tensors.has_real && !device_of_options(given, device)) return;
+    if (device.is_cpu()) {
+        c10::Device asked = device;
+        if (device_of_options(given, asked))
+            device = asked;
+        else if (!tensors.has_real)
+            return;
+    }
     if ((wanted & MEMSCOPE_WANTS_LOOKS) != 0) wait_for(device, nullptr);
     Open& open = t_open[t_open_count];
     open.device = device;

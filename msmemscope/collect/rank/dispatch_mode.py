@@ -125,7 +125,9 @@ class _Call:
                 if one[2] and access != NONE:
                     self.touched.append(one)
                     self._storages.add(one[1])
-        self.is_real = has_real or (not has_unreal and self._has_options_device(values))
+        self.is_real = has_real or not has_unreal
+        if self.is_real and self.device_type == DeviceType.CPU:
+            self.is_real = self._has_options_device(values) or has_real
 
     def group(self) -> tuple[str, int, int] | None:
         """Of a collective that has been started: name, the backend's sequence number (0: it has none), ranks."""
@@ -162,7 +164,8 @@ class _Call:
         return touched
 
     def _has_options_device(self, values: dict[str, Any]) -> bool:
-        """A call without tensors runs where its options say. False: where there is no memory."""
+        """A call runs where its options say, when its tensors are on no card: a copy to one, say. False: where there is
+        no memory."""
         device = values.get("device")
         if device is None:
             self.device = 0

@@ -3,11 +3,13 @@
 Each iteration is one "step start" range of mstx and, with --leak, keeps a 1000 x 1000 tensor of floats on npu:1. The
 run starts and ends with a mark. With --api the program switches the recording on and off itself, as a script does
 that nobody launched under the tool. --idle keeps one tensor on npu:0 that is used before and after the training only.
+--graph-engine asks for an operator that torch_npu has by the graph engine alone: the engine wakes, and refuses it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 
@@ -44,6 +46,9 @@ def train(arguments: argparse.Namespace) -> list[torch.Tensor]:
     data = TensorDataset(images, images * 0.5)
     sampler = DistributedSampler(data, shuffle=False)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
+    if arguments.graph_engine:
+        with contextlib.suppress(RuntimeError):
+            torch.erfinv(images)
     model = nn.parallel.DistributedDataParallel(Net().npu(), device_ids=[rank])
     optimizer = OPTIMIZERS[arguments.optimizer](model.parameters(), lr=1e-3)
     scaler = torch_npu.npu.amp.GradScaler(init_scale=1024.0)
@@ -76,6 +81,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--leak", action="store_true")
     parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--graph-engine", action="store_true")
     parser.add_argument("--api", nargs="*", metavar="KEYWORD=VALUE")
     arguments = parser.parse_args()
     if arguments.api is None:

@@ -1,0 +1,82 @@
+"""The twins of upstream's smoke tests of decompose: a training with Adam on two simulated cards, whose blocks have
+owners in their rows, by the command and by the program's own calls.
+
+CANN's own memory is the simulator's, which asks the driver for a few blocks in the name of each part: that every
+part has an owner is tested, how many blocks it has is no fact of a card. docs/simulator.md compares the counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count
+from test_smoke import ITERATIONS, RANKS, check_leak, check_marks, shell, torchrun
+
+from msmemscope.collect import torch_ext
+
+EVENTS = "alloc,free,launch,access"
+# What upstream looks for in the texts of Attr, once at least.
+OWNERS = (
+    *("owner:PTA@optimizer_state", "owner:PTA@ops", "owner:PTA@gradient", "owner:PTA@weight"),
+    *("owner:CANN@HCCL", "owner:CANN@APP", "owner:CANN@RUNTIME", "owner:CANN@GE"),
+)
+
+
+def run(tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> list[DumpFile]:
+    if torch_ext.find_compiler() is None:
+        pytest.skip("no C++ compiler, which builds the observer")
+    build = "python -m msmemscope build-torch-ext >/dev/null"
+    variables = {"NPUSIM_CANN_MEMORY": "1", "NPUSIM_REPORT": str(tmp_path / "driver-%p.json")}
+    return shell(
+        tmp_path,
+        f"{build}\n{torchrun('multirank.py', '--leak', '--optimizer', 'adam', '--graph-engine', *words)}",
+        *options,
+        **variables,
+    )
+
+
+def check_owners(files: list[DumpFile]) -> Counter[str]:
+    """Three files, upstream's checks of each, and its owners. Returns the owners of blocks by their first level."""
+    assert sorted(file.device for file in files) == ["0", "1", "1"]
+    for file in files:
+        assert file.header == COLUMNS
+        check_pairs(file)
+        assert check_used(file) >= 2 * ITERATIONS
+    texts = Counter(row["Attr"] for file in files for row in file.rows if "owner:" in row["Attr"])
+    for owner in OWNERS:
+        assert any(owner in text for text in texts), owner
+    mallocs = [row for file in files for row in file.rows if row["Event"] == "MALLOC"]
+    owners = Counter(re.split("@", attr(row)["owner"])[0] for row in mallocs)
+    # Every block has one, and no other row: upstream counts texts.
+    assert sum(owners.values()) == len(mallocs) == sum(texts.values())
+    assert owners["PTA"] == count(files, event="MALLOC", type="PTA")
+    assert owners["CANN"] == count(files, event="MALLOC", type="HAL")
+    return owners
+
+
+def test_decompose_by_the_command(tmp_path: Path) -> None:
+    options = ("--log-level=info", "--analysis=decompose", "--level=0,1", f"--events={EVENTS}")
+
+    files = run(tmp_path, options=options)
+
+    owners = check_owners(files)
+    check_marks(files)
+    check_leak(files)
+    # What the driver counted itself, of both ranks: blocks of the host have no row.
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("driver-*.json")]
+    calls = sum(one["calls"].get("halMemAlloc", 0) for one in reports)
+    assert 0 < owners["CANN"] <= calls
+    assert owners["PTA"] > RANKS * ITERATIONS * 20
+    for event, kinds in (("OP_LAUNCH", {"ATEN_START", "ATEN_END"}), ("ACCESS", {"READ", "WRITE"})):
+        assert {row["Event Type"] for file in files for row in file.rows if row["Event"] == event} == kinds
+
+
+def test_decompose_by_the_api(tmp_path: Path) -> None:
+    files = run(tmp_path, "--api", "analysis=decompose", f"events={EVENTS}", "level=kernel,op")
+
+    owners = check_owners(files)
+    assert owners["PTA"] > RANKS * ITERATIONS * 20
