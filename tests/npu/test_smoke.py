@@ -1,11 +1,12 @@
 """The twins of upstream's smoke tests: the same programs, options and facts, on two simulated cards.
 
 Counts that upstream took from its hardware (how many kernels, driver calls and tensors a training has) are taken here
-from the simulated driver's own report and from torch's own statistics of the same run; `report` below is the first.
+from the simulated driver's own report and from torch's own statistics of the same run: docs/simulator.md compares both.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count, read_dumps
 from simulated import DEADLINE_S, PROGRAMS, npu_environment
+
+from msmemscope.collect import torch_ext
 
 MARKS_PER_RANK, ITERATIONS, RANKS = 2, 50, 2
 
@@ -90,15 +93,54 @@ def check_leak(files: list[DumpFile]) -> None:
         assert kept == ITERATIONS, sizes.most_common(5)
 
 
+def counted(place: Path) -> dict[str, int]:
+    """What the simulated CANN counted of the calls of all processes, and torch's allocator of its blocks (PTA)."""
+    calls = Counter[str]()
+    for report in place.glob("driver-*.json"):
+        calls.update(json.loads(report.read_text())["calls"])
+    return {
+        # Those of the host, aclrtMallocHost, go to the driver too.
+        "HAL": calls["halMemAlloc"] - calls["aclrtMallocHost"],
+        "pinned": calls["aclrtMallocHost"],
+        "KERNEL_LAUNCH": calls["aclrtLaunchKernelWithHostArgs"]
+        + sum(times for name, times in calls.items() if name in ("HcclAllGather", "HcclAllReduce", "HcclBroadcast")),
+        "PTA": sum(int(said.read_text()) for said in place.glob("blocks[0-9]")),
+    }
+
+
+def check_counts(files: list[DumpFile], place: Path) -> None:
+    """Nothing is missing and nothing is there twice. Kernels: one launch, one start and one end each."""
+    due = counted(place)
+    cards = [file for file in files if file.device != "cpu"]
+    assert min(due["HAL"], due["PTA"], due["KERNEL_LAUNCH"]) > 0
+    for kind in ("HAL", "PTA"):
+        assert count(cards, event="MALLOC", type=kind) == count(cards, event="FREE", type=kind) == due[kind]
+    for kind in ("KERNEL_LAUNCH", "KERNEL_EXECUTE_START", "KERNEL_EXECUTE_END"):
+        assert count(cards, type=kind) == due["KERNEL_LAUNCH"]
+
+
+def with_report(place: Path) -> dict[str, str]:
+    return {"NPUSIM_REPORT": str(place / "driver-%p.json")}
+
+
 COMMAND_OPTIONS = ("--device=npu,cpu", "--log-level=info", "--call-stack=c,python", "--level=0,1")
 
 
+BUILD_OBSERVER = "python -m msmemscope build-torch-ext >/dev/null"
 run_once = pytest.mark.xdist_group("multirank by command")
 
 
 @pytest.fixture(scope="module")
-def by_command(tmp_path_factory: pytest.TempPathFactory) -> list[DumpFile]:
-    return shell(tmp_path_factory.mktemp("command"), torchrun("multirank.py", "--leak"), *COMMAND_OPTIONS)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("command")
+
+
+@pytest.fixture(scope="module")
+def by_command(place: Path) -> list[DumpFile]:
+    line = torchrun("multirank.py", "--leak", "--counters", str(place / "blocks"))
+    if torch_ext.find_compiler() is not None:
+        line = f"{BUILD_OBSERVER}\n{line}"
+    return shell(place, line, *COMMAND_OPTIONS, **with_report(place))
 
 
 @run_once
@@ -116,19 +158,26 @@ def test_multirank_command_life_of_the_runtime(by_command: list[DumpFile]) -> No
 
 
 @run_once
-def test_multirank_command_kernels(by_command: list[DumpFile]) -> None:
-    """Each kernel is launched, starts and ends once."""
-    launches = count(by_command, type="KERNEL_LAUNCH")
-    assert launches > RANKS * ITERATIONS * 10
-    assert count(by_command, type="KERNEL_EXECUTE_START") == launches
-    assert count(by_command, type="KERNEL_EXECUTE_END") == launches
+def test_multirank_command_rows(by_command: list[DumpFile], place: Path) -> None:
+    """Blocks of the driver and of torch's pool, and kernels, are as many as the two counted themselves."""
+    check_counts(by_command, place)
+    assert count(by_command, event="MALLOC", type="HOST") == count(by_command, event="FREE", type="HOST")
+    pinned = [row for file in by_command for row in file.rows if row["Event"] == "MALLOC" and "pinned" in attr(row)]
+    assert len(pinned) == counted(place)["pinned"] > 0
 
 
 @run_once
-def test_multirank_command_pools(by_command: list[DumpFile]) -> None:
-    for kind in ("HAL", "PTA", "HOST"):
-        assert count(by_command, event="MALLOC", type=kind) > 0
-        assert count(by_command, event="MALLOC", type=kind) == count(by_command, event="FREE", type=kind)
+def test_multirank_command_operators(by_command: list[DumpFile]) -> None:
+    """Launches of operators are recorded because --level is given, and every one of them ends."""
+    cards = [file for file in by_command if file.device != "cpu"]
+    if torch_ext.find_compiler() is None:
+        pytest.skip("no C++ compiler, which builds the observer")
+    starts = count(cards, type="ATEN_START")
+    assert starts == count(cards, type="ATEN_END") >= RANKS * ITERATIONS * 20
+    # Of every iteration one launch of each; the net has two convolutions.
+    for name, times in (("convolution", 2), ("convolution_backward", 2), ("mse_loss", 1), ("mse_loss_backward", 1)):
+        named = f"torch._ops.aten.{name}.default"
+        assert count(cards, type="ATEN_START", name=named) == RANKS * ITERATIONS * times, name
 
 
 @pytest.mark.parametrize("file_format", ["csv", "db"])

@@ -3,6 +3,7 @@
 Each iteration is one "step start" range of mstx and, with --leak, keeps a 1000 x 1000 tensor of floats on npu:1. The
 run starts and ends with a mark. With --api the program switches the recording on and off itself, as a script does
 that nobody launched under the tool. --idle keeps one tensor on npu:0 that is used before and after the training only.
+--counters says how many blocks torch's allocator gave out, a file for each rank.
 --graph-engine asks for an operator that torch_npu has by the graph engine alone: the engine wakes, and refuses it.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import gc
 import os
+from pathlib import Path
 
 import mstx
 import torch
@@ -71,6 +73,10 @@ def train(arguments: argparse.Namespace) -> list[torch.Tensor]:
     if idle is not None:
         idle.add_(1)
     torch.npu.synchronize()
+    if arguments.counters is not None:
+        cards = range(torch.npu.device_count())
+        made = sum(torch.npu.memory_stats(card).get("allocation.all.allocated", 0) for card in cards)
+        Path(f"{arguments.counters}{rank}").write_text(str(made))
     mstx.mark("training ends")
     dist.destroy_process_group()
     return kept
@@ -81,6 +87,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
     parser.add_argument("--leak", action="store_true")
     parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--counters", metavar="FILE")
     parser.add_argument("--graph-engine", action="store_true")
     parser.add_argument("--api", nargs="*", metavar="KEYWORD=VALUE")
     arguments = parser.parse_args()
