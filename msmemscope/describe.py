@@ -64,6 +64,10 @@ class describer(Around):  # noqa: N801 - upstream's name
 
             labels.leave(self._label)
 
+    def __exit__(self, *_: object) -> None:
+        """Also of another object with the same owner, as upstream's manual leaves a label by hand."""
+        self.end(self._begun.pop() if self._begun else 1)
+
     def __call__(self, function: Function) -> Function:
         flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
         if flags & _ASYNC_GENERATOR:

@@ -46,8 +46,10 @@ def watch(tensor_or_address: object, *, name: str, length: int | None = None, du
     device that is not recorded, a name or bytes that are watched already, a 33rd block) is said on stderr, and the
     program goes on.
 
+    Bytes past the end of their block on a card are another's: the watch ends where the block does, with a warning.
+
     Raises TypeError for other types, ValueError for a name, a length or a number of looks that is none, for a tensor
-    without memory of its own (fake, meta, sparse, distributed), and for bytes past the end of their block.
+    without memory of its own (fake, meta, sparse, distributed), and for memory of a card that is given to nobody.
     """
     if not isinstance(name, str):
         raise TypeError(f"watch() takes a text as name; got {type(name).__name__}")
@@ -121,7 +123,7 @@ def _block(tensor_or_address: object, length: object, function: str) -> _Block:
         raise ValueError(f"{function}() takes an address from 1 on; got {tensor_or_address}")
     if not 0 < length <= (1 << 64) - tensor_or_address:
         raise ValueError(f"{function}() takes a length of at least one byte; got {length}")
-    return _of_address(torch, tensor_or_address, length)
+    return _of_address(torch, tensor_or_address, length, is_begun=function == "watch")
 
 
 def _of_tensor(torch: ModuleType, tensor: Any) -> _Block:
@@ -160,8 +162,8 @@ def _of_tensor(torch: ModuleType, tensor: Any) -> _Block:
     return _Block(base + start, count, base, module, int(kinds[kind]), tensor.device.index or 0)
 
 
-def _of_address(torch: ModuleType | None, address: int, length: int) -> _Block:
-    """Of a card where torch's allocator says so, else of the host."""
+def _of_address(torch: ModuleType | None, address: int, length: int, *, is_begun: bool) -> _Block:
+    """Of a card where torch's allocator says so, else of the host. is_begun: the watch; what is wrong is told then."""
     from msmemscope.vocabulary import DeviceType
 
     for kind, number in (("npu", DeviceType.NPU), ("cuda", DeviceType.CUDA)):
@@ -175,12 +177,13 @@ def _of_address(torch: ModuleType | None, address: int, length: int) -> _Block:
             for block in segment["blocks"]:
                 end = start + block["size"]
                 if start <= address < end:
-                    if "active" not in block["state"]:
+                    if is_begun and "active" not in block["state"]:
                         raise ValueError(f"address {address:#x} lies in memory of {kind} that is given to nobody")
-                    if address + length > end:
-                        raise ValueError(
-                            f"{length} bytes from {address:#x} on go past their block of {kind}, which ends at {end:#x}"
+                    if is_begun and address + length > end:
+                        tell(
+                            f"Warning: {length} bytes from {address:#x} on go past their block of {kind}: watched are "
+                            f"the {end - address} up to its end"
                         )
-                    return _Block(address, length, start, module, int(number), segment["device"])
+                    return _Block(address, min(length, end - address), start, module, int(number), segment["device"])
                 start = end
     return _Block(address, length, address, None, int(DeviceType.CPU), 0)

@@ -57,6 +57,13 @@ allocate("by hand")
 by_hand.__exit__(None, None, None)
 allocate("")
 
+describer(owner="other object").__enter__()
+allocate("other object")
+describer(owner="other object").__exit__()
+allocate("")
+describer(owner="never entered").__exit__()
+allocate("")
+
 with describer(owner="parent"):
     thread = threading.Thread(target=lambda: allocate(""))
     thread.start()
