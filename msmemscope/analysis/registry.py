@@ -20,6 +20,7 @@ from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.decompose import DECOMPOSE
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import LEAKS
+from msmemscope.analysis.ledger import LEDGER
 from msmemscope.analysis.oom import OOM
 from msmemscope.analysis.options import fields_of, make_options
 from msmemscope.analysis.peak import PEAK
@@ -31,7 +32,7 @@ from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, PEAK, WATCH)
+OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, PEAK, LEDGER, WATCH)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 

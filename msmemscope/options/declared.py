@@ -197,7 +197,9 @@ OPTIONS: tuple[Option, ...] = (
         "analysis that is none of these words by its name (peers, watch, or one of another package: "
         "msmemscope analyze --list). That memory ran out is told with any of them; oom looks "
         "for leaks too and adds the blocks that were alive to the per-device files, decompose says whose the bytes "
-        "are (cluster/decompose.csv) and adds the owners of blocks to the per-device files.",
+        "are (cluster/decompose.csv) and adds the owners of blocks to the per-device files, peak says what was alive "
+        "at each pool's peak (cluster/peak.csv), ledger what every byte of the cards and of host memory is "
+        "(cluster/ledger.csv).",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
         api=True,

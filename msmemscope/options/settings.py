@@ -19,6 +19,7 @@ LEVELS = ("op", "kernel")  # bit i of levelType
 ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
 OWN_ANALYSES = (
     "coverage",
+    "ledger",
     "peak",
     "peers",
     "watch",

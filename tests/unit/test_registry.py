@@ -29,7 +29,7 @@ from msmemscope.options.settings import ANALYSES, ANALYSIS_NEEDS, OWN_ANALYSES, 
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
-from msmemscope.vocabulary import Kind, WatchMoment
+from msmemscope.vocabulary import DeviceType, Kind, Pool, WatchMoment
 
 TOY = Path(__file__).parent / "toy_analysis"
 Install = Callable[..., None]
@@ -226,6 +226,7 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     for second in range(1, 100):  # a process without steps, which grows beside its blocks
         run.malloc(second * SECOND, second << 20, 16, ring=9)
         run.sample(second * SECOND, "cpu", ring=9, rss=(100 + second) << 20)
+    run.malloc(100 * SECOND, 64, 16, ring=9, device_type=DeviceType.NPU, device=0, pool=Pool.PTA)
     folded = fold(run)
     known, host = folded.tracked(run.processes), host_series(run.usage())
     tracked = WatchedTracked(**{field.name: getattr(known, field.name) for field in fields(known)})

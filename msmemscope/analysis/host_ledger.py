@@ -1,0 +1,47 @@
+"""What the bytes of a process are in host memory, at the end of a step.
+
+In: what its host pools held, and a sample of its resident memory. Out: a `Ledger`:
+
+    host              resident bytes (RSS)
+      tensors         CPU tensors, as their allocator says
+      pinned          page-locked by the driver of a card
+      shared memory   resident pages that other processes may share: batches of workers, share_memory_()
+      rest            interpreter, libraries, heap; negative where tensors were allocated and never touched
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from msmemscope.analysis.ledger_entries import RESIDUAL, Entry, Ledger
+from msmemscope.folds.host_use import UNKNOWN, HostSeries
+from msmemscope.folds.segments import DRIVER_POOLS
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.card_ledger import PoolLevel
+
+HOST, TENSORS, PINNED, SHARED = "host", "tensors", "pinned", "shared memory"
+
+
+def host_ledger(
+    process: int, step: int, ts: int, pools: Mapping[int, PoolLevel], samples: HostSeries | None, total: int | None
+) -> Ledger:
+    """ts: when the step ended (CLOCK_MONOTONIC ns). total: bytes of the host, None unknown."""
+    pinned = sum(level.allocated for pool, level in pools.items() if pool in DRIVER_POOLS)
+    tensors = sum(level.allocated for pool, level in pools.items() if pool not in DRIVER_POOLS)
+    rss = shared = None
+    if samples is not None and len(samples.ts):
+        at = max(int(np.searchsorted(samples.ts, ts, side="right")) - 1, 0)
+        rss = int(samples.rss[at])
+        shared = None if samples.shared[at] == UNKNOWN else int(samples.shared[at])
+    parts = [Entry((HOST, TENSORS), tensors), Entry((HOST, PINNED), pinned)]
+    parts += [] if rss is None else [Entry((HOST, SHARED), shared)]
+    rest = None if rss is None else rss - tensors - pinned - (shared or 0)
+    remark = "tensors that were never touched are not resident" if rest is not None and rest < 0 else ""
+    if rss is not None and shared is None:
+        remark = "with shared memory, of which the kernel does not tell"
+    parts += [] if rest is None else [Entry((HOST, RESIDUAL), rest, remark)]
+    return Ledger(process, "cpu", step, total, (Entry((HOST,), rss), *(one for one in parts if one.bytes != 0)))

@@ -1,0 +1,42 @@
+"""The ledger of host memory against what the kernel says of the process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from running import LIMIT_S, PROGRAMS, environment
+
+MIB = 1 << 20
+
+
+def test_host_memory_adds_up_to_what_the_kernel_says(tmp_path: Path) -> None:
+    truth = tmp_path / "truth"
+    tool = [sys.executable, "-m", "msmemscope", "--analysis", "ledger", "--output-path", tmp_path / "out", "--"]
+    done = subprocess.run(
+        [*map(str, tool), sys.executable, str(PROGRAMS / "steady.py"), str(truth)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "out").glob("run_*")
+    said = json.loads(truth.read_text())
+    with (run / "cluster/ledger.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] == "cpu"]
+    found = {row["part"]: int(row["bytes"]) for row in rows}
+
+    assert {row["step"] for row in rows} == {"24"}
+    assert found["host/tensors"] == said["tensors"]
+    # The agent tells a figure again when it has moved by 1 MiB.
+    assert abs(found["host"] - said["VmRSS"]) <= 2 * MIB
+    assert abs(found["host/shared memory"] - said["RssShmem"]) <= 2 * MIB
+    assert said["RssShmem"] >= said["shared"]
+    assert found["host"] == sum(size for part, size in found.items() if part != "host")
+    assert found["host/residual"] > 0

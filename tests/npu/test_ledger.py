@@ -1,0 +1,71 @@
+"""The ledger of simulated cards is what the simulator's driver, dcmi and the real torch_npu count, to the byte."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated import DEADLINE_S, PROGRAMS, npu_environment
+
+from msmemscope.analysis.analyzer import tables_of
+from msmemscope.analysis.blocks import fold
+from msmemscope.analysis.ledger import find_ledgers
+from msmemscope.analysis.ledger_entries import require_sums
+from msmemscope.tables.run import Run
+
+BASE_MIB = 1000
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_the_cards_bytes_add_up_to_what_the_driver_counts(tmp_path: Path, expandable: bool) -> None:
+    command = [sys.executable, "-m", "msmemscope", "--analysis", "ledger,peak,decompose", "-o", tmp_path / "out"]
+    command += ["torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / "ledger.py", tmp_path / "truth"]
+    configuration = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
+    done = subprocess.run(
+        list(map(str, command)),
+        env=npu_environment(NPUSIM_CANN_MEMORY="1", NPUSIM_HBM_BASE_MB=str(BASE_MIB), **configuration),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (path,) = (tmp_path / "out").glob("run_*")
+
+    parts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    with (path / "cluster/ledger.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["bytes"]:
+                parts[row["rank"], row["device"]][row["part"]] = int(row["bytes"])
+    with (path / "cluster/peak.csv").open(newline="") as file:
+        peaks = [row for row in csv.DictReader(file) if row["pool"] == "PTA"]
+    for rank in ("0", "1"):
+        truth: dict[str, Any] = json.loads(Path(f"{tmp_path / 'truth'}.{rank}").read_text())
+        found = parts[rank, f"npu:{rank}"]
+        assert found["card/process"] == truth["process"]
+        assert found["card"] == truth["used"] >> 20 << 20  # dcmi tells MiB
+        assert found["card/other processes"] == found["card"] - truth["process"]
+        assert found["card/process/PTA"] == truth["reserved"]
+        assert found["card/process/PTA/allocated"] == truth["allocated"]
+        assert found["card/process/residual"] == 0
+        assert found["card/process/CANN@HCCL"] > 0
+        assert found["card/process/CANN@RUNTIME"] > 0
+        free = found.get("card/process/PTA/fragmented", 0) + found.get("card/process/PTA/cached", 0)
+        assert free == truth["reserved"] - truth["allocated"]
+        assert truth["total"] == 65536 << 20
+        assert {int(row["pool_bytes"]) for row in peaks} == {truth["peak"]}
+        assert sum(int(row["bytes"]) for row in peaks if row["by"] == "line") == truth["peak"]
+
+    run = Run(path)
+    folded = fold(run)
+    ledgers = find_ledgers(tables_of(run, folded.tracked(run.processes), folded.held, dict))
+    assert len(ledgers) >= 4
+    for one in ledgers:
+        require_sums(one)
