@@ -93,6 +93,13 @@ class OpenedRun:
         """findings("peers"): ranks that use more, or less, than those of the same work."""
         return self.findings("peers")
 
+    @property
+    def tables(self) -> list[str]:
+        """What table() knows: the files of cluster/."""
+        if self._is_derived and (found := sorted(path.stem for path in (self.path / "cluster").glob("*.csv"))):
+            return [name for name in found if name.isidentifier()]
+        return sorted(self.analysis.summary.files)
+
     def table(self, name: str) -> pa.Table:
         """The rows of cluster/<name>.csv: "leaks", "peers", "decompose". A column whose cells are all numbers is one of
         numbers; an empty cell is null."""
@@ -208,8 +215,9 @@ class OpenedRun:
 
     def sql(self, query: str) -> pa.Table:
         """What a query says, by DuckDB, over the tables events, blocks, steps, findings, processes, usage, strings,
-        frames, stacks and places (the user's line of a stack), and kinds, pools and device_types (numbers and names).
-        Columns: docs/formats.md. Needs `pip install 'msmemscope[sql]'`. UsageError for a wrong query."""
+        frames, stacks and places (the user's line of a stack), kinds, pools and device_types (numbers and names), and
+        those of `tables`. Columns: docs/formats.md. Needs `pip install 'msmemscope[sql]'`. UsageError for a wrong
+        query."""
         from msmemscope.query.sql import ask
 
         return ask(self, self._run, query)

@@ -39,7 +39,8 @@ def ask(opened: OpenedRun, run: Run, query: str) -> pa.Table:
         raise UsageError(f"sql() needs DuckDB, which is not installed: {EXTRA}") from None
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET python_enable_replacements = false")  # names are of the run, not of whoever calls
-        for name in TABLES:
+        derived = [name for name in opened.tables if name not in TABLES]
+        for name in (*TABLES, *derived):
             if re.search(rf"\b{name}\b", query, re.IGNORECASE):
                 connection.register(name if name not in _DEFINITIONS else f"{name}_", _table(name, opened, run))
                 if name in _DEFINITIONS:  # one may stand in several parts
@@ -50,7 +51,7 @@ def ask(opened: OpenedRun, run: Run, query: str) -> pa.Table:
                 raise UsageError("sql() takes a query that has a result")
             return found.to_arrow_table()
         except duckdb.Error as error:
-            raise UsageError(f"{str(error).strip()}; tables: {', '.join(TABLES)}") from None
+            raise UsageError(f"{str(error).strip()}; tables: {', '.join((*TABLES, *derived))}") from None
 
 
 def _table(name: str, opened: OpenedRun, run: Run) -> Any:
@@ -63,7 +64,7 @@ def _table(name: str, opened: OpenedRun, run: Run) -> Any:
         return pa.Table.from_pylist(rows, pa.schema([("number", pa.int64()), ("name", pa.string())]))
     if name == "places":
         return _places(run)
-    return getattr(opened, name)()
+    return getattr(opened, name)() if name in TABLES else opened.table(name)
 
 
 def _parts(run: Run, name: str, schema: pa.Schema) -> Any:

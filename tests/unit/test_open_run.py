@@ -184,6 +184,7 @@ def test_sql_over_blocks_and_lines(whole: OpenedRun) -> None:
     texts = whole.sql("SELECT text FROM strings WHERE text = 'aten::mm'")
     assert texts.num_rows == 1  # though each rank defines it
     assert whole.sql("SELECT count(*) AS n FROM findings WHERE analysis = 'leaks'").to_pylist() == [{"n": 1}]
+    assert whole.sql("SELECT sum(bytes) AS b FROM leaks").to_pylist() == [{"b": STEPS * MIB}]
     assert whole.sql("SELECT max(peak_bytes) AS m FROM steps, processes, usage, pools, frames, stacks").num_rows == 1
 
 

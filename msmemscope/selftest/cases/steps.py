@@ -113,3 +113,15 @@ def a_rank_that_was_started_again(job: Script) -> None:
     first.ended_by = 9
     second = job.process(rank=0, world_size=1, attempt=1, now=first.now + 10**9)
     train(second, lambda rank, _: rank.alloc(MIB, KEPT))
+
+
+@clean("steps", note("too_few_steps", ranks=(0,)))
+def a_rank_that_recorded_nothing(job: Script) -> None:
+    """Its ring is there, and empty."""
+    first, _ = job.ranks(2)
+    first.scratch(MIB, KEPT)
+
+
+@clean("steps")
+def a_job_that_recorded_nothing(job: Script) -> None:
+    job.ranks(2)
