@@ -99,8 +99,10 @@ def use_by_place(tracked: Tracked, processes: Iterable[int]) -> dict[Place, dict
 class SiteLevels:
     """What the sites of processes held, made for the processes and steps that somebody asks for."""
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: Tracked, *, peak: int = TYPICAL_PEAK) -> None:
+        """peak: which of a pool's peaks counts, TYPICAL_PEAK or PEAK_OF_ALL."""
         self._tracked = tracked
+        self._peak = peak
         self._held: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
         self._peaks = tracked.peaks
         self._held_at_peak: dict[int, npt.NDArray[np.int64]] = {}
@@ -166,7 +168,7 @@ class SiteLevels:
             if (peaks := self._peaks.get(process)) is not None:
                 rows, pools = peaks.sites, peaks.pools
                 of_site = [np.asarray(self._tracked.sites[name])[mine][rows["site"]] for name in _POOL]
-                for pool in np.flatnonzero(pools["peak"] == TYPICAL_PEAK).tolist():
+                for pool in np.flatnonzero(pools["peak"] == self._peak).tolist():
                     chosen = rows["peak"] == pools["sites"][pool]
                     for name, column in zip(_POOL, of_site, strict=True):
                         chosen &= column == pools[name][pool]

@@ -9,6 +9,7 @@ SUBCOMMANDS = {
     "owner": "msmemscope.cli.owner",
     "export": "msmemscope.cli.export",
     "import": "msmemscope.cli.import_",
+    "compare": "msmemscope.cli.compare",
     "doctor": "msmemscope.cli.doctor",
     "selftest": "msmemscope.cli.selftest",
     "build-torch-ext": "msmemscope.cli.build_torch_ext",

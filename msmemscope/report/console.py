@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from msmemscope.analysis import registry
+from msmemscope.analysis.analyzer import Judged
 from msmemscope.analysis.findings import Finding, fold_ranks, format_bytes
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.subjects import Subject
@@ -41,7 +42,7 @@ def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> l
         by_device = [Section(lines=tuple(_elsewhere(analysis)))]
     return [
         _job(summary),
-        *_findings(analysis, only),
+        *_findings(analysis.judged, only),
         *_holdings(summary, only),
         *snapshot_table(analysis, only),
         *by_device,
@@ -53,6 +54,11 @@ def plain_text(analysis: Analysis, rank: int | None = None, pid: int | None = No
     """`rank`, `pid`: only this rank, or the subject of this process. InputError when it is not there."""
     only = _chosen(analysis, rank, pid)
     return "\n".join(line for section in sections(analysis, only) for line in _plain(section))
+
+
+def plain_sections(judged: Sequence[Judged]) -> list[str]:
+    """The lines of findings alone."""
+    return [line for section in _findings(judged, None) for line in _plain(section)]
 
 
 def terminal_text(analysis: Analysis) -> str:
@@ -208,9 +214,9 @@ def _few(names: Sequence[str]) -> str:
 # --- findings -----------------------------------------------------------------------------------------------------
 
 
-def _findings(analysis: Analysis, only: Only) -> Iterator[Section]:
+def _findings(all_judged: Sequence[Judged], only: Only) -> Iterator[Section]:
     """By headline, then what each analysis says as a whole, then the notes."""
-    judged = [one.about(only) for one in analysis.judged]
+    judged = [one.about(only) for one in all_judged]
     groups = [(group, found, one) for one in judged for group, found in one.groups]
     for group, found, one in sorted(groups, key=lambda entry: entry[0].order):
         shown = found if only is not None else found[: group.shown]

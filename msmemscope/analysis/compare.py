@@ -1,0 +1,146 @@
+"""What changed between two runs, steps, ranks or roles: figures of every pool, lines, owners, operators.
+
+In: the tables of two runs, or of one twice, and what of them is compared; where they are at hand also the events of the
+steps in question. Out: a `Comparison`, its findings, and the rows of its files. Ranks are compared with ranks of the
+same number; what is said of several of them are medians, and each has its row.
+
+As an analysis of one run (`--compare.steps 3:10`) it says the same without the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from msmemscope.analysis import compare_words
+from msmemscope.analysis.analyzer import Analyzer, Group, Tables
+from msmemscope.analysis.compare_launches import Differences, Events, differences
+from msmemscope.analysis.compare_lines import Change, held_by_line, held_by_owner, matched
+from msmemscope.analysis.compare_sides import Pair, Pairing, Place, Side, launch_steps, paired, read_choices, side_of
+from msmemscope.analysis.findings import Finding
+from msmemscope.errors import InputError
+
+EventsOf = Callable[[int, int, int], "Events | None"]
+"""The events of a process from one step to another; None where nothing is at hand."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What the analysis may be told."""
+
+    steps: str = ""
+    """Steps that are compared, such as 3:10 or 3-9:20-29; without a colon the same of both sides. Without any: the
+    complete steps after the first iteration."""
+    ranks: str = ""
+    """Ranks that are compared, such as 0:1 or 0-3:4-7, in their order; without a colon the same of both sides."""
+    roles: str = ""
+    """Roles that are compared, such as actor:rollout: what a process is started as, or the name of its program."""
+    min_share: float = 0.01
+    """A figure that changed by a smaller share is not told; 0 to 1."""
+    min_bytes: int = 65536
+    """A figure, a line or an operator that changed by fewer bytes is not told."""
+
+    def __post_init__(self) -> None:
+        read_choices(self.steps, self.ranks, self.roles)
+        if not 0 <= self.min_share <= 1:
+            raise ValueError(f"min_share takes a share from 0 to 1; got {self.min_share:g}")
+        if self.min_bytes < 1:
+            raise ValueError(f"min_bytes takes 1 byte or more; got {self.min_bytes}")
+
+    @property
+    def compares_within(self) -> bool:
+        """Whether two parts of one run are named."""
+        return any(":" in text for text in (self.steps, self.ranks, self.roles))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """lines, owners: by pair and pool. launches: by pair, where they were recorded on both sides."""
+
+    a: Side
+    b: Side
+    pairing: Pairing
+    findings: tuple[Finding, ...]
+    lines: Mapping[tuple[Pair, Place], list[Change]] = field(default_factory=dict)
+    owners: Mapping[tuple[Pair, Place], Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    launches: Mapping[Pair, Differences] = field(default_factory=dict)
+
+
+def sides_of(a: Tables, b: Tables, options: CompareOptions, names: tuple[str, str] = ("A", "B")) -> tuple[Side, Side]:
+    """names: how the two are called, where they are two. InputError when one lacks what is compared."""
+    choices = read_choices(options.steps, options.ranks, options.roles)
+    if a is b:
+        if not options.compares_within:
+            raise InputError("one run alone: name two of its steps, ranks or roles, such as --steps 3:10")
+        texts = [choice.text for choice in choices]
+        shared = [word for word in texts[0].split(", ") if word in texts[1].split(", ")]
+        own = [", ".join(word for word in text.split(", ") if word not in shared) for text in texts]
+        names = (own[0] or "A", own[1] or "B")
+    first, second = (side_of(name, of, choice) for name, of, choice in zip(names, (a, b), choices, strict=True))
+    return first, second
+
+
+def compare_runs(
+    a: Tables,
+    b: Tables,
+    options: CompareOptions,
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    events: tuple[EventsOf, EventsOf] | None = None,
+) -> Comparison:
+    """Pure. events: of either side; None: operators are not compared. InputError when one lacks what is compared."""
+    first, second = sides_of(a, b, options, names)
+    pairing = paired(first, second)
+    lines: dict[tuple[Pair, Place], list[Change]] = {}
+    owners: dict[tuple[Pair, Place], Mapping[str, tuple[int, int]]] = {}
+    launches: dict[Pair, Differences] = {}
+    for pair in pairing.pairs:
+        for place in sorted({*pair.a.figures, *pair.b.figures}):
+            held = held_by_line(first, pair.a, place), held_by_line(second, pair.b, place)
+            lines[pair, place] = matched(*held)
+            owners[pair, place] = _owners(first, second, pair, place)
+        if events is not None and (found := _launches(first, second, pair, events)) is not None:
+            launches[pair] = found
+    comparison = Comparison(first, second, pairing, (), lines, owners, launches)
+    found_all = tuple(compare_words.findings(comparison, options, asks_launches=events is not None))
+    return Comparison(first, second, pairing, found_all, lines, owners, launches)
+
+
+def judge(tables: Tables, options: CompareOptions) -> list[Finding]:
+    """Of two parts of a run; nothing where none are named."""
+    if not options.compares_within:
+        return []
+    try:
+        return list(compare_runs(tables, tables, options).findings)
+    except InputError as error:
+        return [compare_words.not_there(str(error), tables.tracked.subjects)]
+
+
+def _owners(a: Side, b: Side, pair: Pair, place: Place) -> Mapping[str, tuple[int, int]]:
+    held = []
+    for side, member in ((a, pair.a), (b, pair.b)):
+        figures = member.figures.get(place)
+        held.append(held_by_owner(side, member, place, figures.peak_step) if figures else {})
+    return {owner: (held[0].get(owner, 0), held[1].get(owner, 0)) for owner in sorted({*held[0], *held[1]})}
+
+
+def _launches(a: Side, b: Side, pair: Pair, events: tuple[EventsOf, EventsOf]) -> Differences | None:
+    read, places = [], []
+    for side, member, of in zip((a, b), (pair.a, pair.b), events, strict=True):
+        place = member.main_place
+        found = of(member.process, *launch_steps(side, member)) if place is not None else None
+        if found is None or place is None:
+            return None
+        read.append(found)
+        places.append((place[0], member.figures[place].devices[0]))
+    return differences(read[0], read[1], (places[0], places[1]), (a.tables.text, b.tables.text))
+
+
+COMPARE = Analyzer(
+    name="compare",
+    needs=("sites", "steps", "sums", "owners"),
+    options=CompareOptions,
+    judge=judge,
+    groups=(Group(compare_words.MORE, order=45, more="{count:,} more: cluster/summary.json"),),
+    figures=lambda _: {},
+)

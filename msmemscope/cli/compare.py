@@ -1,0 +1,118 @@
+"""`msmemscope compare A B`: what changed between two runs, or between two steps, ranks or roles of one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from msmemscope.cli.main import HELP
+from msmemscope.cli.messages import say
+from msmemscope.cli.run_directory import open_run_directory, read_run_info
+from msmemscope.errors import MemscopeError, UsageError
+from msmemscope.progress import progress_bar
+
+_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@click.command(context_settings=HELP)
+@click.argument("inputs", nargs=-1, required=True, metavar="A [B]...")
+@click.option("--steps", default="", metavar="STEPS[:STEPS]", help="Such as 3:10, 3-9:20-29, or 5 of both.")
+@click.option("--ranks", default="", metavar="RANKS[:RANKS]", help="Such as 0:1, 0-3:4-7, or 0,2 of both.")
+@click.option("--roles", default="", metavar="ROLE[:ROLE]", help="Such as actor:rollout, or one of both.")
+@click.option(
+    "--fail-on",
+    default="",
+    metavar="LIMITS",
+    help="Exit with status 1 when a figure changed by more: METRIC>CHANGE with commas between them, such as "
+    "peak>+2%,allocs>0,site:train.py:58>+64MiB. METRIC is peak, end, reserved, allocs or site:FILE:LINE; CHANGE is in "
+    "%, KiB, MiB, GiB or bytes.",
+)
+@click.option(
+    "--min-bytes", type=int, metavar="N", help="Of changes below so many bytes nothing is said. Default: 65536."
+)
+@click.option("--min-share", type=float, metavar="X", help="Of changes below this share, neither. Default: 0.01.")
+@click.option("-o", "--output", metavar="DIRECTORY", help="Write everything as csv and json files there.")
+def command(inputs: tuple[str, ...], fail_on: str, output: str | None, **values: Any) -> int:
+    """Compare B, and any more, with A: peaks, ends of steps, reserved memory, allocations per step, lines and owners at
+    the peak, and operators where they were recorded.
+
+    A and B are run directories, or what `msmemscope import` takes: upstream's csv and db files, directories of them,
+    and memory snapshots of PyTorch. One run alone is compared with itself: two of its steps, ranks or roles. Exit status 1
+    when a limit of --fail-on is broken.
+    """
+    limits = importlib.import_module("msmemscope.analysis.compare_limits")
+    wanted = limits.parse_limits(fail_on)
+    options = _options(values)
+    if len(inputs) == 1 and not options.compares_within:
+        raise UsageError("one run alone: name another, or two of its steps, ranks or roles, such as --steps 3:10")
+    if len(inputs) > len(_NAMES):
+        raise UsageError(f"at most {len(_NAMES)} runs are compared; got {len(inputs)}")
+    report = importlib.import_module("msmemscope.report.comparison")
+    status = 0
+    with ExitStack() as stack:
+        with progress_bar() as progress:
+            read = [report.read_run(stack.enter_context(_as_run(text)), text, progress=progress) for text in inputs]
+        first = read[0]
+        for at, other in enumerate(read[1:] or read, 1):
+            comparison = report.compare_read(first, other, options, ("A", _NAMES[at]))
+            broken = [
+                text for one in wanted for text in limits.broken(one, comparison.a, comparison.b, comparison.pairing)
+            ]
+            verdict = report.verdict_of(comparison, [one.text for one in wanted], broken)
+            click.echo(report.comparison_text(first, other, comparison, verdict))
+            for text in broken:
+                say("error", text)
+                status = 1
+            if output is not None:
+                directory = Path(output) if len(read) < 3 else Path(output) / comparison.b.name
+                _write(report, directory, comparison, broken)
+    return status
+
+
+def _options(values: dict[str, Any]) -> Any:
+    options = importlib.import_module("msmemscope.analysis.compare").CompareOptions
+    try:
+        return options(**{name: value for name, value in values.items() if value is not None})
+    except ValueError as error:
+        raise UsageError(f"--{str(error).replace('_', '-', 1)}") from None
+
+
+@contextmanager
+def _as_run(text: str) -> Iterator[Path]:
+    """A run directory; of files of another tool one that is gone afterwards."""
+    path = Path(text)
+    is_foreign = path.is_file() or (path.is_dir() and not os.path.lexists(path / "run.json"))
+    job = importlib.import_module("msmemscope.imports.job") if is_foreign else None
+    if job is None or (
+        path.is_dir() and not importlib.import_module("msmemscope.imports.upstream_files").files_below(path)
+    ):
+        run = open_run_directory(text)
+        if not read_run_info(run).get("finished", True):
+            say("info", f"{run} is not finished: what is stored of it is compared")
+        yield run
+        return
+    try:
+        place = tempfile.TemporaryDirectory(prefix="msmemscope-compare-")
+    except OSError as error:
+        raise MemscopeError(f"cannot import {text}: no temporary directory ({error.strerror}): set TMPDIR") from None
+    with place as directory:
+        run = Path(directory) / "run"
+        for note in job.import_job(job.Request(paths=(path,), run=run)):
+            say("info", f"{text}: {note}")
+        yield run
+
+
+def _write(report: Any, directory: Path, comparison: Any, broken: list[str]) -> None:
+    try:
+        report.write_comparison(directory, comparison, broken)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"-o {directory} is a file: name a directory") from None
+    except OSError as error:
+        raise MemscopeError(f"cannot write {directory}: {error.strerror or error}") from None
