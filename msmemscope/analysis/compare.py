@@ -4,13 +4,13 @@ In: the tables of two runs, or of one twice, and what of them is compared; where
 steps in question. Out: a `Comparison`, its findings, and the rows of its files. Ranks are compared with ranks of the
 same number; what is said of several of them are medians, and each has its row.
 
-As an analysis of one run (`--compare.steps 3:10`) it says the same without the events.
+As an analysis of one run (`--only compare --compare.steps 3:10`) it says the same without the events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msmemscope.analysis import compare_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Tables
@@ -18,6 +18,7 @@ from msmemscope.analysis.compare_launches import Differences, Events, difference
 from msmemscope.analysis.compare_lines import Change, held_by_line, held_by_owner, matched
 from msmemscope.analysis.compare_sides import Pair, Pairing, Place, Side, launch_steps, paired, read_choices, side_of
 from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.errors import InputError
 
 EventsOf = Callable[[int, int, int], "Events | None"]
@@ -29,8 +30,8 @@ class CompareOptions:
     """What the analysis may be told."""
 
     steps: str = ""
-    """Steps that are compared, such as 3:10 or 3-9:20-29; without a colon the same of both sides. Without any: the
-    complete steps after the first iteration."""
+    """Steps that are compared, such as 3:10 or 3-9:20-29; without a colon the same of both sides. Without any: of two
+    runs the complete steps after the first iteration, of one its first and last of them."""
     ranks: str = ""
     """Ranks that are compared, such as 0:1 or 0-3:4-7, in their order; without a colon the same of both sides."""
     roles: str = ""
@@ -107,9 +108,12 @@ def compare_runs(
 
 
 def judge(tables: Tables, options: CompareOptions) -> list[Finding]:
-    """Of two parts of a run; nothing where none are named."""
+    """Of two parts of one run; without any, the first complete step after the first iteration and the last one."""
     if not options.compares_within:
-        return []
+        lasts = [step for step in tables.tracked.last_complete_step.values() if step > FIRST_STEP]
+        if not lasts:
+            return [compare_words.not_there("there are no two complete steps", tables.tracked.subjects)]
+        options = replace(options, steps=f"{FIRST_STEP}:{min(lasts)}")
     try:
         return list(compare_runs(tables, tables, options).findings)
     except InputError as error:
@@ -138,9 +142,10 @@ def _launches(a: Side, b: Side, pair: Pair, events: tuple[EventsOf, EventsOf]) -
 
 COMPARE = Analyzer(
     name="compare",
-    needs=("sites", "steps", "sums", "owners"),
+    needs=("sites", "steps", "sums", "owners", "peaks"),
     options=CompareOptions,
     judge=judge,
     groups=(Group(compare_words.MORE, order=45, more="{count:,} more: cluster/summary.json"),),
+    asked_by=("compare",),
     figures=lambda _: {},
 )

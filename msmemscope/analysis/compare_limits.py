@@ -54,6 +54,11 @@ def parse_limits(text: str) -> tuple[Limit, ...]:
 def broken(limit: Limit, a: Side, b: Side, pairing: Pairing) -> list[str]:
     """Where it is: a sentence for each pair, and one for the medians where the sides have different numbers of members.
     InputError when a side lacks the figure."""
+    for side in (a, b):
+        if side.left_out:
+            raise InputError(
+                f"{side.name}: {side.left_out[0]} has no {side.choice.text}, so {limit.text} cannot be judged"
+            )
     places = {one.main_place for side in (a, b) for one in side.members} - {None}
     if len(places) > 1:
         names = " and ".join(sorted(place_name(place) for place in places if place is not None))

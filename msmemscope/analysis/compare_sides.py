@@ -105,12 +105,13 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """name: how it is called in a sentence."""
+    """name: how it is called in a sentence. left_out: what those are called that have not the steps."""
 
     name: str
     tables: Tables
     choice: Choice
     members: tuple[Member, ...]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,11 +160,15 @@ def side_of(name: str, tables: Tables, choice: Choice) -> Side:
         chosen = [of_rank[rank] for rank in choice.ranks]
     if not chosen:
         raise InputError(f"{name}: nothing was recorded")
+    lacking = [one for one in chosen if _lacks_steps(tables, one, choice)]
+    if lacking and (choice.ranks or len(lacking) == len(chosen)):
+        raise InputError(f"{name}: {_lacks_steps(tables, lacking[0], choice)}")
+    chosen = [one for one in chosen if one not in lacking]
     keys = _keys(tables, chosen)
-    members = [_member(name, tables, one, key, choice) for one, key in zip(chosen, keys, strict=True)]
+    members = [_member(tables, one, key, choice) for one, key in zip(chosen, keys, strict=True)]
     if all(not one.figures for one in members):
         raise InputError(f"{name}: no memory was recorded of what is compared")
-    return Side(name, tables, choice, tuple(members))
+    return Side(name, tables, choice, tuple(members), tuple(one.label for one in lacking))
 
 
 def paired(a: Side, b: Side) -> Pairing:
@@ -212,19 +217,22 @@ def _keys(tables: Tables, chosen: Sequence[Subject]) -> Iterator[int | str]:
         yield f"{name} #{so_far[name]}"
 
 
-def _member(name: str, tables: Tables, subject: Subject, key: int | str, choice: Choice) -> Member:
-    tracked = tables.tracked
-    last_complete = tracked.last_complete_step.get(subject.main, -1)
-    steps: tuple[int, int] | None
-    if choice.steps is not None:
-        first, last = choice.steps
-        reached = tracked.first_step.get(subject.main, 0)
-        if last > last_complete or first < reached:
-            there = f"complete are {reached}-{last_complete}" if last_complete >= reached else "none is complete"
-            raise InputError(f"{name}: {subject.label} has no {choice.text.rpartition(', ')[2]}; {there}")
-        steps = choice.steps
-    else:
-        steps = (FIRST_STEP, last_complete) if last_complete >= FIRST_STEP else None
+def _lacks_steps(tables: Tables, subject: Subject, choice: Choice) -> str:
+    """Why it cannot be one of the side; "" when it can."""
+    if choice.steps is None:
+        return ""
+    begins = tables.tracked.first_step.get(subject.main, 0)
+    last = tables.tracked.last_complete_step.get(subject.main, -1)
+    if choice.steps[0] >= begins and choice.steps[1] <= last:
+        return ""
+    there = f"complete are {begins}-{last}" if last >= begins else "none is complete"
+    return f"{subject.label} has no {Choice(steps=choice.steps).text}; {there}"
+
+
+def _member(tables: Tables, subject: Subject, key: int | str, choice: Choice) -> Member:
+    last = tables.tracked.last_complete_step.get(subject.main, -1)
+    typical = (FIRST_STEP, last) if last >= FIRST_STEP else None
+    steps = typical if choice.steps is None else choice.steps
     return Member(key, subject, steps, _figures(tables, subject.main, steps))
 
 

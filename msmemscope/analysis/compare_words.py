@@ -364,6 +364,9 @@ def _notes(comparison: Comparison, *, asks_launches: bool) -> Iterator[Finding]:
     if not pairing.pairs:
         yield note("not_compared", "no rank or process is on both sides: name two with --ranks or --roles")
         return
+    for side in (a, b):
+        if side.left_out:
+            yield note("left_out", f"without {side.choice.text}, and left out: {_few(side.left_out)}")
     without = [side.name for side in (a, b) if any(member.steps is None for member in side.members)]
     if without:
         yield note(

@@ -44,8 +44,8 @@ def command(inputs: tuple[str, ...], fail_on: str, output: str | None, **values:
     the peak, and operators where they were recorded.
 
     A and B are run directories, or what `msmemscope import` takes: upstream's csv and db files, directories of them,
-    and memory snapshots of PyTorch. One run alone is compared with itself: two of its steps, ranks or roles. Exit status 1
-    when a limit of --fail-on is broken.
+    and memory snapshots of PyTorch. One run alone is compared with itself: two of its steps, ranks or roles. Exit
+    status 1 when a limit of --fail-on is broken.
     """
     limits = importlib.import_module("msmemscope.analysis.compare_limits")
     wanted = limits.parse_limits(fail_on)

@@ -24,6 +24,7 @@ HELP = {"help_option_names": ["-h", "--help"]}  # of every subcommand
 # Exit status → when. docs/options.md shows this table.
 EXIT_STATUSES = {
     "the program's": "it ran: its own status; when signal N ended it, msmemscope ends by N too (a shell shows 128 + N)",
+    "1": "msmemscope compare: a limit of --fail-on is broken",
     "2": "wrong option or argument; nothing was run",
     "3": "input that cannot be used, such as a directory that is not a run",
     "4": "msmemscope itself failed",
