@@ -40,7 +40,7 @@ class Expected:
     bytes: int = 0
     """Over all ranks, exact unless `within` is given."""
     within: float = 0.0
-    """How far the bytes may be off, relatively: of a leak of sizes that vary, the youngest blocks count by the mean."""
+    """How far the bytes may be off, relatively: where they are fitted, as growth of RSS is."""
     per_step: float | None = None
     """Bytes that one rank keeps in one step, exact."""
     blocks: int | None = None

@@ -92,6 +92,7 @@ def figures(stats: SiteStats, events: Ints) -> Figures:
     kept, blocks = stats.alive_bytes, stats.alive_blocks
     exact = stats.stride == 1  # cells of several steps have now more, now fewer of them
     size, gap = (usual(kept[events]), usual(np.diff(events))) if exact else (None, None)
+    number = usual(blocks[events]) if exact else None
     later = np.flatnonzero(kept[end + 1 :]) + end + 1
     total, count = int(kept[events].sum()), int(blocks[events].sum())
     if size is not None:
@@ -99,15 +100,21 @@ def figures(stats: SiteStats, events: Ints) -> Figures:
         each, due = typical(blocks[events]), later[kept[later] >= size]
         events = np.concatenate([events, due])
         total, count = total + size * len(due), count + each * len(due)
+    elif number is not None:
+        # Of sizes that vary the number is usual: as above, by blocks.
+        due = later[blocks[later] >= number]
+        shares = number / blocks[due]
+        events = np.concatenate([events, due])
+        total, count = total + int((kept[due] * shares).sum()), count + number * len(due)
     elif len(later):
         rate, room = total / (end - begin + 1), last - end
         share = min(1.0, rate * room / max(int(kept[later].sum()), 1))
         total, count = total + int(share * kept[later].sum()), count + round(share * int(blocks[later].sum()))
         events = np.concatenate([events, later])
     first = begin
-    if size is not None and gap == begin and kept[0] == size:
+    if gap == begin and (kept[0] == size if size is not None else blocks[0] == number):
         # The start did what all the other steps do: it belongs to the leak.
-        first, total, count = 0, total + size, count + typical(blocks[events])
+        first, total, count = 0, total + int(kept[0]), count + typical(blocks[events])
     if size is not None and gap is not None:
         rate = size / gap
     elif gap == 1:
