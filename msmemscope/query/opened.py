@@ -183,12 +183,17 @@ class OpenedRun:
         wanted = None
         for one in filters:
             wanted = one if wanted is None else wanted & one
-        try:
-            scanner = ds.dataset(paths, BLOCK_SCHEMA, format="parquet").scanner(readable.needed(chosen), wanted)
-        except Bad as error:
-            raise RunError(f"{self.path}/blocks: {error}") from None
-        batches = (readable.made(batch, chosen) for batch in scanner.to_batches() if batch.num_rows)
-        return pa.RecordBatchReader.from_batches(readable.schema(chosen), batches)
+        scanner = ds.dataset(paths, BLOCK_SCHEMA, format="parquet").scanner(
+            readable.needed(chosen), wanted, batch_readahead=2, fragment_readahead=1
+        )
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from (readable.made(batch, chosen) for batch in scanner.to_batches() if batch.num_rows)
+            except Bad as error:
+                raise RunError(f"{self.path}: {error}; msmemscope analyze {self.path} writes blocks/ anew") from None
+
+        return pa.RecordBatchReader.from_batches(readable.schema(chosen), batches())
 
     def events(
         self,

@@ -162,6 +162,28 @@ def test_wrong_filters_are_told(whole: OpenedRun) -> None:
         whole.table("x/../../y")
 
 
+def test_files_of_a_run_that_goes_on_are_not_believed(whole: OpenedRun, tmp_path: Path) -> None:
+    """They are of an earlier verdict: what is stored is judged."""
+    path = shutil.copytree(whole.path, tmp_path / "run")
+    (path / "run.json").write_text(json.dumps({**whole.info, "finished": False}))
+    for name in ("findings.parquet", "steps.parquet", "cluster/leaks.csv"):
+        (path / name).write_bytes(b"old")
+    run = msmemscope.open_run(path)
+    assert run.leaks().equals(whole.leaks())
+    assert run.steps().equals(whole.steps())
+    assert run.table("leaks").equals(whole.table("leaks"))
+
+
+def test_a_file_that_is_damaged_is_named(whole: OpenedRun, tmp_path: Path) -> None:
+    path = shutil.copytree(whole.path, tmp_path / "run")
+    for name in ("findings.parquet", "steps.parquet", "cluster/leaks.csv", "blocks/part-000000.parquet"):
+        (path / name).write_bytes(b"")
+    run = msmemscope.open_run(path)
+    for read in (run.leaks, run.steps, lambda: run.table("leaks"), lambda: run.blocks().read_all()):
+        with pytest.raises(RunError, match="msmemscope analyze"):
+            read()
+
+
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
         msmemscope.open_run(tmp_path)
