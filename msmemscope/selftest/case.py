@@ -54,7 +54,7 @@ class Expected:
     says: tuple[str, ...] = ()
     """Parts of its sentence or details."""
     evidence: dict[str, Any] = field(default_factory=dict, hash=False)
-    """Keys of its evidence and what they hold."""
+    """Keys of its evidence and what they hold; "cause.name" is a key within another."""
 
 
 def note(kind: str, **facts: Any) -> Expected:
@@ -169,7 +169,10 @@ def _details(one: Expected, finding: Finding) -> list[str]:
         if value is not None and getattr(finding, name) != value:
             wrong.append(f"{name} is {getattr(finding, name)} instead of {value}")
     for name, value in one.evidence.items():
-        if (has := finding.evidence.get(name)) != value:
+        has: Any = finding.evidence
+        for key in name.split("."):
+            has = has.get(key) if isinstance(has, Mapping) else None
+        if has != value:
             wrong.append(f"{name} of its evidence is {has!r} instead of {value!r}")
     text = "\n".join((finding.sentence, *finding.details))
     return wrong + [f"it does not say {part!r} but {text!r}" for part in one.says if part not in text]

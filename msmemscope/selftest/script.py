@@ -116,17 +116,20 @@ class Process:
         pool: Pool | None = None,
         device_type: DeviceType | None = None,
         device: int | None = None,
+        ptr: int | None = None,
         reserved: int | None = None,
         name: str = "",
         attr: int = 0,
         flags: int = 0,
     ) -> Block:
-        """A block of the framework's pool of the process's card, unless told otherwise. reserved: what the pool says it
-        holds of the driver from now on; without it as much as it ever gave out."""
+        """A block of the framework's pool of the process's card, unless told otherwise. ptr: where it lies; without it
+        in no segment. reserved: what the pool says it holds of the driver from now on; without it as much as it ever
+        gave out."""
         device_type = self.device_type if device_type is None else device_type
         pool = _POOL_OF[device_type] if pool is None else pool
         device = (0 if device_type == DeviceType.CPU else self.device) if device is None else device
-        block = Block(self._place(pool, device_type, device, size), size, pool, device_type, device, flags)
+        place = self._place(pool, device_type, device, size) if ptr is None else ptr
+        block = Block(place, size, pool, device_type, device, flags)
         key = (pool, device_type, device)
         self._used[key] = self._used.get(key, 0) + size
         self._reserved[key] = max(self._reserved.get(key, 0), self._used[key]) if reserved is None else reserved

@@ -38,7 +38,7 @@ def tried_seven_times(job: Script) -> None:
     fails(rank, 8 * GIB, tries=6)
 
 
-@fault("oom", out((0,), 40 * GIB, says=("40 GiB",)))
+@fault("oom", out((0,), 40 * GIB, evidence={"cause.name": "large_request"}, says=("40 GiB",)))
 def larger_than_half_of_the_card(job: Script) -> None:
     rank = job.rank()
     train(rank, ends=False)
@@ -63,16 +63,49 @@ def three_ranks_at_one_line(job: Script) -> None:
 
 @fault(
     "oom",
-    out((0,), GIB),
-    Expected("leak", ranks=(0,), place="train.py:58", bytes=24 * 512 * MIB, per_step=512 * MIB),
+    out((0,), 4 * GIB, evidence={"cause.name": "leak", "cause.leaked_bytes": 12 * GIB}, says=("at train.py:58",)),
+    Expected("leak", ranks=(0,), place="train.py:58", bytes=12 * GIB, per_step=512 * MIB),
 )
 def a_leak_filled_the_card(job: Script) -> None:
+    """Of 16 GiB the process's segments have 13, and 12 of them have leaked: with these 4 more would have fitted."""
     rank = job.rank()
-    train(rank, lambda rank, _: rank.alloc(512 * MIB, place("train.py:58")), ends=False)
-    fails(rank, GIB)
+    for _ in range(26):
+        rank.segment(512 * MIB, place("model.py:30 forward"))
+    train(rank, lambda rank, _: rank.alloc(512 * MIB, place("train.py:58"), reserved=13 * GIB), ends=False)
+    fails(rank, 4 * GIB, used=13 * GIB + 100 * MIB, total=16 * GIB)
 
 
-@fault("oom", out((0,), 8 * GIB, evidence={"device_used": 63 * GIB, "device_total": 64 * GIB}))
+@fault("oom", out((0,), 100 * MIB, evidence={"cause.name": "fragmented", "cause.free_bytes": 500 * MIB}))
+def a_pool_in_pieces(job: Script) -> None:
+    """Half of each of 50 segments is free, and no piece is larger than 10 MiB."""
+    rank = job.rank()
+    for _ in range(50):
+        segment = rank.segment(20 * MIB, place("model.py:30 forward"))
+        rank.alloc(10 * MIB, place("model.py:31 forward"), ptr=segment.ptr, reserved=1000 * MIB)
+    for _ in range(14):
+        rank.step()
+    fails(rank, 100 * MIB, used=1020 * MIB, total=1024 * MIB)
+
+
+@fault("oom", out((0,), GIB, evidence={"cause.name": "full"}))
+def a_card_that_is_full_of_what_is_needed(job: Script) -> None:
+    rank = job.rank()
+    for _ in range(31):
+        segment = rank.segment(512 * MIB, place("model.py:12 build"))
+        rank.alloc(512 * MIB, place("model.py:12 build"), ptr=segment.ptr)
+    for _ in range(14):
+        rank.step()
+    fails(rank, GIB, used=31 * 512 * MIB + 100 * MIB, total=16 * GIB)
+
+
+@fault("oom", out((0,), 80 * GIB, evidence={"cause.name": "too_large"}))
+def larger_than_the_card(job: Script) -> None:
+    rank = job.rank()
+    train(rank, ends=False)
+    fails(rank, 80 * GIB, used=2 * GIB)
+
+
+@fault("oom", out((0,), 8 * GIB, evidence={"cause.name": "neighbour", "cause.others_bytes": 63 * GIB - 256 * MIB}))
 def a_neighbour_holds_the_card(job: Script) -> None:
     rank = job.rank()
     rank.segment(256 * MIB, place("model.py:12 build"))
