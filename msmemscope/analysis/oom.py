@@ -37,6 +37,7 @@ from msmemscope.analysis.findings import OUT_OF_MEMORY, Finding, device_name, po
 from msmemscope.analysis.killed import killed, sentence_of
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
+from msmemscope.analysis.near_limit import HEADLINE, NEAR_LIMIT, find_near
 from msmemscope.analysis.oom_cause import Cause
 from msmemscope.analysis.oom_episodes import Episode, Failed, ended_after, find_episodes, first_of_each
 from msmemscope.analysis.oom_facts import Scene, failure_with_stack, scene_of
@@ -61,7 +62,8 @@ class OomOptions:
 
 
 def judge(tables: Tables, options: OomOptions) -> list[Finding]:
-    """One finding for each line that ran out of memory first, those that ended in failure first."""
+    """One finding for each line that ran out of memory first, those that ended in failure first; then who came near
+    the limit of the host's memory."""
     tracked = tables.tracked
     groups: dict[tuple[Any, ...], list[Episode]] = defaultdict(list)
     scenes = _Scenes(tables, options.lines)
@@ -70,7 +72,8 @@ def judge(tables: Tables, options: OomOptions) -> list[Finding]:
         is_rank = tracked.subjects.of(first.process).rank is not None
         groups[first.incident is None, first.is_over, is_rank, scenes.line(first)].append(episode)
     found = [_finding(group, scenes) for group in groups.values()]
-    return sorted(found, key=lambda one: (one.severity != "error", one.first_step, one.file, one.line))
+    found.sort(key=lambda one: (one.severity != "error", one.first_step, one.file, one.line))
+    return [*found, *find_near(tables, options.lines)]
 
 
 class _Scenes:
@@ -231,7 +234,11 @@ def verdict(judged: Judged) -> str:
 def figures(judged: Judged) -> dict[str, Any]:
     """Of summary.json."""
     left_out = judged.tables.tracked.left_out_incidents if judged.looked else 0
-    return {"out_of_memory": len(judged.accused), "left_out_incidents": left_out}
+    return {
+        "out_of_memory": len(judged.of_kind(OUT_OF_MEMORY)),
+        "near_limit": len(judged.of_kind(NEAR_LIMIT)),
+        "left_out_incidents": left_out,
+    }
 
 
 OOM = Analyzer(
@@ -248,6 +255,7 @@ OOM = Analyzer(
             more="out of memory {count:,} more times: cluster/summary.json",
             left_out=lambda tables: tables.tracked.left_out_incidents,
         ),
+        Group(HEADLINE, order=5, shown=4),
     ),
     verdict=verdict,
     figures=figures,

@@ -68,6 +68,11 @@ class UsageIndex:
             return np.full(len(ts), -1, np.int64)
         return np.asarray(np.searchsorted(series[0], ts, side="right"), np.int64) - 1
 
+    def series(self, ring: int, device: str) -> tuple[npt.NDArray[np.uint64], dict[str, npt.NDArray[np.int64]]]:
+        """All samples in order of time: CLOCK_MONOTONIC ns; used, total and process_used, UNKNOWN where not known."""
+        empty = np.zeros(0, np.uint64), {name: np.zeros(0, np.int64) for name in _FIGURES}
+        return self._series.get((ring, device), empty)
+
     def cards(self, ring: int) -> list[str]:
         """The devices of a process that are sampled, but for the host; the lowest number first."""
         found = [device for owner, device in self._series if owner == ring and ":" in device]

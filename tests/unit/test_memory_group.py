@@ -50,6 +50,17 @@ def test_the_older_version_has_its_own_tree_and_names(tmp_path: Path, proc: Path
     assert found(tmp_path, proc, "4:memory:/\n") is None
 
 
+def test_files_that_the_kernel_caches_are_not_used(tmp_path: Path, proc: Path) -> None:
+    place = tmp_path / "cgroup" / "pod"
+    stat = "anon 5\nfile 450\ninactive_file 300\nactive_file 100"
+    group(place, memory__max=1000, memory__current=900, memory__stat=stat)
+    assert found(tmp_path, proc, "0::/pod\n") == (1000, 500, 0)
+    old = tmp_path / "cgroup" / "memory" / "a"
+    stat = "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 10"
+    group(old, memory__limit_in_bytes=800, memory__usage_in_bytes=80, memory__stat=stat)
+    assert found(tmp_path, proc, "4:memory:/a\n") == (800, 40, 0)
+
+
 def test_within_a_container_the_groups_name_is_not_its_path(tmp_path: Path, proc: Path) -> None:
     group(tmp_path / "cgroup", memory__max=300, memory__current=30)
 

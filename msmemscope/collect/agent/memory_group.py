@@ -19,30 +19,36 @@ class MemoryGroup:
     """One group with a limit."""
 
     def __init__(self, path: Path, *, is_old: bool) -> None:
-        self._path = path
+        self.path = path
+        self._caches = ("total_inactive_file", "total_active_file") if is_old else ("inactive_file", "active_file")
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
         self._limit, self._usage, self._events = names if is_old else ("memory.max", "memory.current", "memory.events")
 
     @property
     def limit(self) -> int | None:
         """Bytes; None: there is none."""
-        found = _number(self._path / self._limit)
+        found = _number(self.path / self._limit)
         return found if found is not None and found < _NO_LIMIT else None
 
     @property
     def used(self) -> int | None:
-        """Bytes of all its processes, what the kernel caches for them included."""
-        return _number(self._path / self._usage)
+        """Bytes of all its processes, without the files that the kernel caches for them: those it gives up at the
+        limit, so that a job that reads its data is not near it."""
+        used = _number(self.path / self._usage)
+        return None if used is None else max(used - sum(self._stat(self.path / "memory.stat", self._caches)), 0)
 
     @property
     def kills(self) -> int:
         """Processes in it that the kernel has killed so far for lack of memory; in version 2 of groups below too."""
+        return sum(self._stat(self.path / self._events, ("oom_kill",)))
+
+    @staticmethod
+    def _stat(file: Path, names: tuple[str, ...]) -> list[int]:
+        """The values of these lines; none where the file cannot be read."""
         with suppress(OSError, ValueError):
-            for line in (self._path / self._events).read_text(encoding="ascii").splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-        return 0
+            lines = dict(line.split(" ", 1) for line in file.read_text(encoding="ascii").splitlines() if " " in line)
+            return [int(lines[name]) for name in names if name in lines]
+        return []
 
 
 def memory_group(pid: int, *, root: Path = ROOT, proc: Path = PROC) -> MemoryGroup | None:

@@ -9,7 +9,8 @@ Runs may be short: the host is sampled as soon as a ring is there, the cards as 
 sample of a card counts also when its process has ended meanwhile.
 
 A row is only sent when it says something new: when a figure moved by STEP_BYTES, or after `renew_s`. A day of eight
-ranks at rest is then some ten thousand rows, not millions.
+ranks at rest is then some ten thousand rows, not millions. And when the control group of a process comes near its
+limit, or is far from it again (memory_limit.py): the one that follows may be the kernel's last word.
 
 A process that holds more than it ever did is looked at again SOON_S later: a short program grows in a few samples, or
 in none. All looks of that kind together are at most one per STEP_BYTES of its peak.
@@ -23,10 +24,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from msmemscope.collect.agent.dcmi import Card, Dcmi, DcmiError
 from msmemscope.collect.agent.memory_group import MemoryGroup, memory_group
+from msmemscope.memory_limit import is_near
 
 HANGS_S = 2.0
 FAILURES = 10  # in a row, then the cards are asked no more
@@ -136,7 +139,9 @@ class Usage:
         renew_s: float = RENEW_S,
         watch: Callable[[float, Callable[[str], None]], CardWatch] = CardWatch,
         own_namespace: bool | None = None,
+        group_of: Callable[[int], MemoryGroup | None] = memory_group,
     ) -> None:
+        self._group_of = group_of
         self._interval_s = interval_s
         self._say = say
         self._renew_ns = int(renew_s * 1e9)
@@ -149,6 +154,7 @@ class Usage:
         self._alive: dict[int, tuple[int, int]] = {}  # ring -> (ts, rss) when its process was last seen
         self._most: dict[int, int] = {}  # ring -> the largest rss that was told
         self._groups: dict[int, MemoryGroup | None] = {}  # ring -> what limits its process more than the node does
+        self._near: dict[int, bool] = {}  # ring -> that is near
         self.pause_s = interval_s  # until the next sample is worth its cost
 
     @property
@@ -183,13 +189,15 @@ class Usage:
         rows: list[list[Any]] = []
         node: tuple[int, int] | None = None
         grows = False
+        rooms: dict[Path, tuple[int, int]] = {}  # of groups, whose files are read once for all their processes
         for process in known:
             rss, shared = _resident(process.pid)
             if rss:
                 self._alive[process.ring] = (ts, rss)
-            if rss and self._is_news(process.ring, "cpu", ts, (rss, shared)):
+            crosses = bool(rss) and self._crosses(process.ring, rooms)
+            if rss and (self._is_news(process.ring, "cpu", ts, (rss, shared)) or crosses):
                 node = node or _node_memory()
-                room = self._room(process, node)
+                room = self._room(process, node, rooms)
                 rows.append([process.ring, process.pid, ts, "cpu", *room, rss, rss, shared])
                 if rss >= self._most.get(process.ring, 0) + STEP_BYTES:
                     self._most[process.ring] = rss
@@ -197,16 +205,30 @@ class Usage:
         self.pause_s = min(SOON_S if grows else 2 * self.pause_s, self._interval_s)
         return rows
 
-    def _room(self, process: Recorded, node: tuple[int, int]) -> tuple[int, int]:
+    def _room(self, process: Recorded, node: tuple[int, int], rooms: dict[Path, tuple[int, int]]) -> tuple[int, int]:
         """Used and total bytes of what the process may use: of its control group where that is less than the node."""
         if process.ring not in self._groups:
-            group = memory_group(process.pid)
+            group = self._group_of(process.pid)
             self._groups[process.ring] = group if group is not None and (group.limit or 0) < node[1] else None
-        group = self._groups[process.ring]
-        if group is None:
-            return node
-        used, limit = group.used, group.limit
-        return node if used is None or limit is None else (used, limit)
+        return self._room_of_group(process.ring, rooms) or node
+
+    def _room_of_group(self, ring: int, rooms: dict[Path, tuple[int, int]]) -> tuple[int, int] | None:
+        group = self._groups.get(ring)
+        if group is not None and group.path not in rooms:
+            used, limit = group.used, group.limit
+            if used is None or limit is None:
+                return None
+            rooms[group.path] = used, limit
+        return None if group is None else rooms[group.path]
+
+    def _crosses(self, ring: int, rooms: dict[Path, tuple[int, int]]) -> bool:
+        """Whether the group of a known process has come near its limit, or has left it, since the last sample."""
+        room = self._room_of_group(ring, rooms)
+        if room is None:
+            return False
+        was_near = self._near.get(ring, False)
+        self._near[ring] = is_near(was_near, *room)
+        return self._near[ring] != was_near
 
     def _card_rows(self, known: list[Recorded]) -> list[list[Any]]:
         sample = self._cards.newest() if self._cards is not None else None
@@ -244,7 +266,7 @@ class Usage:
         rings = {process.ring for process in known}
         for key in [key for key in self._sent if key[0] not in rings]:
             del self._sent[key]
-        for by_ring in (self._alive, self._most, self._groups):
+        for by_ring in (self._alive, self._most, self._groups, self._near):
             for ring in by_ring.keys() - rings:
                 del by_ring[ring]
 
