@@ -5,9 +5,12 @@ run of a decorated function. ``describer(tensor, owner="name")`` does so for the
 address.
 
 A label has 128 characters at most, and at most three are nested: a fourth is told on stderr and ignored. It holds for
-the thread that runs the code, and for the asyncio task: what other tasks allocate meanwhile does not get it. Of a
-generator it holds while the generator runs, not while its consumer does. Threads that are started within do not inherit
-it; tasks of trio, of uvloop and eager tasks of asyncio keep it until their thread enters or leaves the next one.
+the thread that runs the code, and for the task of asyncio or trio: what other tasks allocate meanwhile does not get it.
+Of a decorated generator it holds while the generator runs, not while its consumer does; a ``with`` block around a
+``yield`` holds until it is left. Threads that are started within do not inherit it, nor do those of pools: what runs
+there has the labels that it sets itself, below those of the context that asyncio.to_thread brings along. Tasks of
+uvloop and eager tasks of asyncio keep a label until their thread enters or leaves the next one, and have it again when
+they do so themselves.
 
 A tensor or an address may lie anywhere within a block. The first label of a block says what it has been from its
 beginning, a later one what it is from then on. An address that is in no recorded block is counted (`unknown_label` in

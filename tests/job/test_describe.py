@@ -7,23 +7,36 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from running import PROGRAMS, Watch
+from running import PROGRAMS, Outcome, Watch
 
 from msmemscope.describe import describer
+
+
+def check_owners(outcome: Outcome) -> int:
+    """Every block that the program has told of has the owner that is due. Returns how many there are."""
+    assert outcome.status == 0, outcome.stderr
+    due = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
+    (part,) = outcome.run.glob("blocks/part-*.parquet")
+    rows = pq.read_table(part, columns=["size", "owner"]).to_pylist()
+    found = {str(row["size"]): row["owner"] or "-" for row in rows if str(row["size"]) in due}
+    assert found == due
+    return len(due)
 
 
 def test_every_form_of_a_label_gives_its_owner(watch: Watch) -> None:
     outcome = watch(sys.executable, PROGRAMS / "described.py")
 
-    assert outcome.status == 0, outcome.stderr
-    due = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
-    assert len(due) > 30
-    (part,) = outcome.run.glob("blocks/part-*.parquet")
-    rows = pq.read_table(part, columns=["size", "owner"]).to_pylist()
-    found = {str(row["size"]): row["owner"] or "-" for row in rows if str(row["size"]) in due}
-    assert found == due
+    assert check_owners(outcome) > 30
     assert outcome.stderr.count("Error: describer(owner='fourth') is ignored") == 1
     assert json.loads((outcome.run / "cluster/summary.json").read_text())["anomalies"]["unknown_label"]["count"] == 1
+
+
+@pytest.mark.parametrize("loop", ["pools", "trio", "uvloop"])
+def test_labels_where_contexts_move(watch: Watch, loop: str) -> None:
+    if loop != "pools":
+        pytest.importorskip(loop)
+
+    assert check_owners(watch(sys.executable, PROGRAMS / "described_tasks.py", loop)) > 10
 
 
 @pytest.mark.parametrize(
