@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 from msmemscope.analysis import registry
 from msmemscope.errors import RunError, UsageError
 from msmemscope.query.rows import Readable
-from msmemscope.report.analysed import Analysis, analyse
+from msmemscope.report.analysed import Analysis, analyse, config_of
 from msmemscope.report.block_table import BLOCK_SCHEMA
 from msmemscope.report.cluster import FINDINGS_SCHEMA, findings_table, put_rows, steps_table
+from msmemscope.report.summary import Summary
 from msmemscope.tables.parts import Bad
 from msmemscope.tables.run import Run
 from msmemscope.tables.run_files import inspect
@@ -106,21 +107,25 @@ class OpenedRun:
         path = self.path / "cluster" / f"{name}.csv"
         if self._is_derived and name.isidentifier() and path.exists():
             return _read_csv(path)
-        files = self.analysis.summary.files
-        if name not in files:
-            raise UsageError(f"unknown table {name!r}; there are {', '.join(sorted(files))}")
-        text = io.StringIO()
-        put_rows(text, name, files[name], (row for one in self.analysis.summary.findings for row in one.rows))
-        return _read_csv(io.BytesIO(text.getvalue().encode("utf-8", "replace")))
+        return _rows(name, self.analysis.summary)
 
-    def owners(self, *, rank: int | None = None, when: str = "") -> pa.Table:
-        """Whose the memory was: table("decompose"), the trees of each process and of the job (`scope`). when: peak,
-        end, step_peak or step_end. Empty unless the run was recorded with --analysis decompose."""
-        return _where(self.table("decompose"), rank=rank, when=when)
+    def owners(self, *, rank: int | None = None, when: str = "", step: int | None = None) -> pa.Table:
+        """Whose the memory was: the trees of each process and of the job (`scope`), as in cluster/decompose.csv. when:
+        peak or end. step: also that one's, under step_peak and step_end. Modules and optimizers tell what is theirs
+        under --analysis decompose."""
+        return _where(self._asked("decompose", step), rank=rank, when=when)
 
     def ledger(self, *, rank: int | None = None, step: int | None = None) -> pa.Table:
-        """What every byte of the cards is: table("ledger"), of a rank and a step."""
-        return _where(self.table("ledger"), rank=rank, step=step)
+        """What every byte of the cards and of host memory is, as in cluster/ledger.csv, at the end of a step; None: of
+        each process's last complete one."""
+        return _where(self._asked("ledger", step), rank=rank)
+
+    def _asked(self, name: str, step: int | None) -> pa.Table:
+        """The table of an analysis that has an option `step`; the run is judged anew where that is not in its files."""
+        if step is None and name in config_of(self._run).active_analysis:
+            return self.table(name)
+        options = {} if step is None else {name: {"step": step}}
+        return _rows(name, analyse(self._run, only=[name], options=options).summary)
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -240,6 +245,15 @@ class OpenedRun:
             return None
         table = _read(path)
         return table if table.schema.equals(schema) else None  # of an older version
+
+
+def _rows(name: str, summary: Summary) -> pa.Table:
+    """The table as it would be read from cluster/<name>.csv."""
+    if name not in summary.files:
+        raise UsageError(f"unknown table {name!r}; there are {', '.join(sorted(summary.files))}")
+    text = io.StringIO()
+    put_rows(text, name, summary.files[name], (row for one in summary.findings for row in one.rows))
+    return _read_csv(io.BytesIO(text.getvalue().encode("utf-8", "replace")))
 
 
 def _read(path: Path) -> pa.Table:

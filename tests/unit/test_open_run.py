@@ -95,6 +95,22 @@ def test_whose_the_memory_was(run: OpenedRun) -> None:
     assert sum(table["own_bytes"].to_pylist()) == 112 * MIB + 2 * MIB
 
 
+def test_whose_it_was_in_a_step(run: OpenedRun) -> None:
+    table = run.owners(rank=1, when="step_end", step=5)
+    sums = [row["own_bytes"] for row in table.to_pylist() if row["pool"] == "PTA"]
+    assert set(table["step"].to_pylist()) == {5}
+    assert sum(sums) == 112 * MIB + 5 * MIB  # what the training holds, and what five steps kept
+
+
+def test_the_ledger_of_a_step_is_made_when_it_is_asked_for(run: OpenedRun) -> None:
+    """The run was not recorded with it."""
+    parts = {row["part"]: row["bytes"] for row in run.ledger(rank=1, step=5).to_pylist() if row["device"] == "npu:1"}
+    (allocated,) = [size for part, size in parts.items() if part.endswith("PTA/allocated")]
+    assert allocated == 117 * MIB
+    last = {row["step"] for row in run.ledger(rank=1).to_pylist()}
+    assert last == {STEPS}
+
+
 def test_processes_and_samples(run: OpenedRun) -> None:
     rows = run.processes().to_pylist()
     assert [(row["rank"], row["host"], row["lost"]) for row in rows] == [(0, "node0", 0), (1, "node0", 0)]
