@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from msmemscope.analysis import compare_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Tables
 from msmemscope.analysis.compare_launches import Differences, Events, differences
-from msmemscope.analysis.compare_lines import Change, held_by_line, held_by_owner, matched
+from msmemscope.analysis.compare_lines import Change, Holdings, matched
 from msmemscope.analysis.compare_sides import Pair, Pairing, Place, Side, launch_steps, paired, read_choices, side_of
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.steps import FIRST_STEP
@@ -95,11 +95,14 @@ def compare_runs(
     lines: dict[tuple[Pair, Place], list[Change]] = {}
     owners: dict[tuple[Pair, Place], Mapping[str, tuple[int, int]]] = {}
     launches: dict[Pair, Differences] = {}
+    of_a, of_b = Holdings(first), Holdings(second)
     for pair in pairing.pairs:
+        owners_a, owners_b = of_a.by_owner(pair.a), of_b.by_owner(pair.b)
         for place in sorted({*pair.a.figures, *pair.b.figures}):
-            held = held_by_line(first, pair.a, place), held_by_line(second, pair.b, place)
-            lines[pair, place] = matched(*held)
-            owners[pair, place] = _owners(first, second, pair, place)
+            lines[pair, place] = matched(of_a.by_line(pair.a, place), of_b.by_line(pair.b, place))
+            a_held, b_held = owners_a.get(place, {}), owners_b.get(place, {})
+            both = sorted({*a_held, *b_held})
+            owners[pair, place] = {owner: (a_held.get(owner, 0), b_held.get(owner, 0)) for owner in both}
         if events is not None and (found := _launches(first, second, pair, events)) is not None:
             launches[pair] = found
     comparison = Comparison(first, second, pairing, (), lines, owners, launches)
@@ -118,14 +121,6 @@ def judge(tables: Tables, options: CompareOptions) -> list[Finding]:
         return list(compare_runs(tables, tables, options).findings)
     except InputError as error:
         return [compare_words.not_there(str(error), tables.tracked.subjects)]
-
-
-def _owners(a: Side, b: Side, pair: Pair, place: Place) -> Mapping[str, tuple[int, int]]:
-    held = []
-    for side, member in ((a, pair.a), (b, pair.b)):
-        figures = member.figures.get(place)
-        held.append(held_by_owner(side, member, place, figures.peak_step) if figures else {})
-    return {owner: (held[0].get(owner, 0), held[1].get(owner, 0)) for owner in sorted({*held[0], *held[1]})}
 
 
 def _launches(a: Side, b: Side, pair: Pair, events: tuple[EventsOf, EventsOf]) -> Differences | None:

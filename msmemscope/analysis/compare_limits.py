@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import median
 
-from msmemscope.analysis.compare_lines import Line, held_by_line
+from msmemscope.analysis.compare_lines import Holdings, Line
 from msmemscope.analysis.compare_sides import METRICS, Figures, Member, Pairing, Side, place_name
 from msmemscope.analysis.findings import format_bytes
 from msmemscope.errors import InputError, UsageError
@@ -63,7 +63,7 @@ def broken(limit: Limit, a: Side, b: Side, pairing: Pairing) -> list[str]:
     if len(places) > 1:
         names = " and ".join(sorted(place_name(place) for place in places if place is not None))
         raise InputError(f"{limit.text} cannot be judged: tensors are in different pools, {names}")
-    values = {one: _value(limit, side, one) for side in (a, b) for one in side.members}
+    values = {one: value for side in (a, b) for one, value in _values(limit, side).items()}
     found = []
     for pair in pairing.pairs:
         who = pair.b.subject.label
@@ -109,12 +109,17 @@ def _limit(text: str) -> Limit:
     return Limit(text, metric, number, unit == "%", match["file"] or "", int(match["line"] or 0))
 
 
-def _value(limit: Limit, side: Side, member: Member) -> float:
+def _values(limit: Limit, side: Side) -> dict[Member, float]:
+    holdings = Holdings(side)
+    return {one: _value(limit, side, one, holdings) for one in side.members}
+
+
+def _value(limit: Limit, side: Side, member: Member, holdings: Holdings) -> float:
     place = member.main_place
     if place is None:
         raise InputError(f"{side.name}: {member.subject.label} has no tensors, so {limit.text} cannot be judged")
     if limit.metric == "site":
-        return _site(limit, side, held_by_line(side, member, place), member)
+        return _site(limit, side, holdings.by_line(member, place), member)
     value = _FIGURES[limit.metric](member.figures[place])
     if value is None:
         raise InputError(

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from msmemscope.analysis.owners import owner_texts
 from msmemscope.analysis.peer_use import SiteLevels
 
 if TYPE_CHECKING:
-    from msmemscope.analysis.analyzer import Tables
     from msmemscope.analysis.compare_sides import Member, Place, Side
 
 
@@ -73,28 +72,47 @@ class Change:
         return text
 
 
-def held_by_line(side: Side, member: Member, place: Place) -> dict[Line, int]:
-    """Bytes at the peak of the pool in the steps after the first iteration; where steps were chosen, at the end of the
-    last of them; of a member without steps at the peak of all."""
-    tables = side.tables
-    levels = SiteLevels(tables.tracked, peak=TYPICAL_PEAK if member.steps is not None else PEAK_OF_ALL)
-    rows = levels.rows(member.process, place)
-    wanted, first = np.unique(levels.keys[rows], return_index=True)
-    step = member.steps[1] if side.choice.steps is not None and member.steps is not None else None
-    held: dict[Line, int] = defaultdict(int)
-    for at, size in zip(first.tolist(), levels.by_key(member.process, place, step, wanted).tolist(), strict=True):
-        held[_line(tables, int(rows[at]))] += size
-    return dict(held)
+class Holdings:
+    """What the members of a side held, by line and by owner. Names are looked up once."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self._levels = {peak: SiteLevels(side.tables.tracked, peak=peak) for peak in (PEAK_OF_ALL, TYPICAL_PEAK)}
+        self._lines: dict[tuple[int, int], Line] = {}
+
+    def by_line(self, member: Member, place: Place) -> dict[Line, int]:
+        """Bytes at the peak of the pool in the steps after the first iteration; where steps were chosen, at the end of
+        the last of them; of a member without steps at the peak of all."""
+        levels = self._levels[TYPICAL_PEAK if member.steps is not None else PEAK_OF_ALL]
+        rows = levels.rows(member.process, place)
+        wanted, first = np.unique(levels.keys[rows], return_index=True)
+        step = member.steps[1] if self._side.choice.steps is not None and member.steps is not None else None
+        sites = self._side.tables.tracked.sites
+        stacks = (sites[name][rows[first]].tolist() for name in ("stack_py", "stack_c"))
+        sizes = levels.by_key(member.process, place, step, wanted).tolist()
+        held: dict[Line, int] = defaultdict(int)
+        for python, native, size in zip(*stacks, sizes, strict=True):
+            held[self._line(python, native)] += size
+        return dict(held)
+
+    def by_owner(self, member: Member) -> dict[Place, dict[str, int]]:
+        """Bytes at the peak of the step with the peak of the pool, by the text of the owner."""
+        one = self._side.tables.tracked.owners.get(member.process)
+        if one is None:
+            return {}
+        texts = owner_texts(one.owners, self._side.tables.text)
+        return {place: _owners_at(one.sums, place, of.peak_step, texts) for place, of in member.figures.items()}
+
+    def _line(self, python: int, native: int) -> Line:
+        if (python, native) not in self._lines:
+            frame = line_of(tuple(self._side.tables.stack(python) or self._side.tables.stack(native)))
+            found = Line(frame.file, frame.line, frame.function, frame.kind == "native") if frame else Line("", 0, "")
+            self._lines[python, native] = found
+        return self._lines[python, native]
 
 
-def held_by_owner(side: Side, member: Member, place: Place, step: int) -> dict[str, int]:
-    """Bytes at the peak of a step, by the text of the owner."""
-    tables, found = side.tables, defaultdict[str, int](int)
-    one = tables.tracked.owners.get(member.process)
-    if one is None:
-        return {}
-    texts = owner_texts(one.owners, tables.text)
-    sums = one.sums
+def _owners_at(sums: Mapping[str, Any], place: Place, step: int, texts: Mapping[int, str]) -> dict[str, int]:
+    found = defaultdict[str, int](int)
     of_pool = (sums["device_type"] == place[0]) & (sums["pool"] == place[1]) & (sums["step"] <= step)
     for device in np.unique(sums["device"][of_pool]).tolist():
         mine = of_pool & (sums["device"] == device)
@@ -111,10 +129,11 @@ def matched(a: Mapping[Line, int], b: Mapping[Line, int]) -> list[Change]:
     """Largest difference first."""
     found = []
     left_a, left_b = dict(a), dict(b)
-    for key in (_exactly, _but_for_the_directory):
-        for one, other in _by_key(left_a, left_b, key):
-            if len(one) == len(other) == 1:
-                found.append(_change(left_a, left_b, one, other))
+    for line in [line for line in a if line in b]:
+        found.append(_change(left_a, left_b, [line], [line]))
+    for one, other in _by_key(left_a, left_b, _but_for_the_directory):
+        if len(one) == len(other) == 1:
+            found.append(_change(left_a, left_b, one, other))
     for key in (_function, _function_but_for_the_directory):
         for one, other in _by_key(left_a, left_b, key):
             for some, others in _in_their_order(one, other):
@@ -149,10 +168,6 @@ def _by_key(
     return [both for both in groups.values() if both[0] and both[1]]
 
 
-def _exactly(line: Line) -> object:
-    return line
-
-
 def _but_for_the_directory(line: Line) -> object:
     return PurePath(line.file).name, line.line, line.function
 
@@ -163,12 +178,3 @@ def _function(line: Line) -> object:
 
 def _function_but_for_the_directory(line: Line) -> object:
     return PurePath(line.file).name, line.function
-
-
-def _line(tables: Tables, row: int) -> Line:
-    sites = tables.tracked.sites
-    python, native = int(sites["stack_py"][row]), int(sites["stack_c"][row])
-    frame = line_of(tuple(tables.stack(python) or tables.stack(native)))
-    if frame is None:
-        return Line("", 0, "")
-    return Line(frame.file, frame.line, frame.function, frame.kind == "native")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope.analysis.findings import device_name, fold_ranks, pool_name
 from msmemscope.analysis.steps import FIRST_STEP
@@ -165,7 +166,8 @@ def side_of(name: str, tables: Tables, choice: Choice) -> Side:
         raise InputError(f"{name}: {_lacks_steps(tables, lacking[0], choice)}")
     chosen = [one for one in chosen if one not in lacking]
     keys = _keys(tables, chosen)
-    members = [_member(tables, one, key, choice) for one, key in zip(chosen, keys, strict=True)]
+    rows = _Steps(tables)
+    members = [_member(tables, rows, one, key, choice) for one, key in zip(chosen, keys, strict=True)]
     if all(not one.figures for one in members):
         raise InputError(f"{name}: no memory was recorded of what is compared")
     return Side(name, tables, choice, tuple(members), tuple(one.label for one in lacking))
@@ -229,28 +231,37 @@ def _lacks_steps(tables: Tables, subject: Subject, choice: Choice) -> str:
     return f"{subject.label} has no {Choice(steps=choice.steps).text}; {there}"
 
 
-def _member(tables: Tables, subject: Subject, key: int | str, choice: Choice) -> Member:
+def _member(tables: Tables, rows: _Steps, subject: Subject, key: int | str, choice: Choice) -> Member:
     last = tables.tracked.last_complete_step.get(subject.main, -1)
     typical = (FIRST_STEP, last) if last >= FIRST_STEP else None
     steps = typical if choice.steps is None else choice.steps
-    return Member(key, subject, steps, _figures(tables, subject.main, steps))
+    return Member(key, subject, steps, _figures(rows.of(subject.main), steps))
 
 
-def _figures(tables: Tables, process: int, steps: tuple[int, int] | None) -> dict[Place, Figures]:
-    table = tables.tracked.steps
-    step = np.asarray(table["step"]).astype(np.int64)
-    keep = np.asarray(table["process"]) == process
+class _Steps:
+    """The rows of every process's steps in their order, found without looking through those of all others."""
+
+    def __init__(self, tables: Tables) -> None:
+        table = tables.tracked.steps
+        process = np.asarray(table["process"]).astype(np.int64)
+        order = np.lexsort((np.asarray(table["step"]), process))
+        self._starts = np.searchsorted(process[order], np.arange(len(tables.tracked.processes) + 1))
+        self._columns = {name: np.asarray(table[name])[order].astype(np.int64) for name in _COLUMNS}
+
+    def of(self, process: int) -> dict[str, npt.NDArray[np.int64]]:
+        mine = slice(self._starts[process], self._starts[process + 1])
+        return {name: values[mine] for name, values in self._columns.items()}
+
+
+def _figures(of_process: dict[str, npt.NDArray[np.int64]], steps: tuple[int, int] | None) -> dict[Place, Figures]:
+    column = of_process
     if steps is not None:
-        begins = step - np.asarray(table["steps"]).astype(np.int64) + 1  # of long runs a row has several steps
-        keep &= np.asarray(table["complete"], bool) & (step >= steps[0]) & (begins <= steps[1])
-    rows = np.flatnonzero(keep)
-    rows = rows[np.argsort(step[rows], kind="stable")]
-    column = {name: np.asarray(table[name]).astype(np.int64)[rows] for name in _COLUMNS}
+        begins = column["step"] - column["steps"] + 1  # of long runs a row has several steps
+        keep = (column["complete"] != 0) & (column["step"] >= steps[0]) & (begins <= steps[1])
+        column = {name: values[keep] for name, values in column.items()}
     found: dict[Place, Figures] = {}
-    for key in sorted(
-        {*zip(column["device_type"].tolist(), column["pool"].tolist(), column["device"].tolist(), strict=True)}
-    ):
-        device_type, pool, device = key
+    names = ("device_type", "pool", "device")
+    for device_type, pool, device in sorted({*zip(*(column[name].tolist() for name in names), strict=True)}):
         mine = (column["device_type"] == device_type) & (column["pool"] == pool) & (column["device"] == device)
         of = {name: values[mine] for name, values in column.items()}
         late = of["end_bytes"][-max(len(of["step"]) // 4, 1) :] if steps is not None else of["end_bytes"][-1:]
@@ -269,7 +280,7 @@ def _figures(tables: Tables, process: int, steps: tuple[int, int] | None) -> dic
 
 
 _COLUMNS = (
-    *("device_type", "device", "pool", "step", "steps"),
+    *("device_type", "device", "pool", "step", "steps", "complete"),
     *("peak_bytes", "end_bytes", "peak_reserved", "allocs"),
 )
 
