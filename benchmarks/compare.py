@@ -2,7 +2,8 @@
 
 Times are of one processor. random: launches of 200 names in no order; steps: the same 5,000 launches again and again;
 loop: of 7. 1 % edits: a third of them replaced, removed, inserted each. unrelated: two random sequences of one set of
-names, and of two sets. Run: python benchmarks/compare.py [--launches 1000000]
+names, and of two sets. With --ranks, instead, all of the comparison of two jobs with so many ranks, of 200 steps and
+2,000 sites, without the reading of the runs. Run: python benchmarks/compare.py [--launches 1000000] [--ranks 64,256]
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope._kernel import sequence_diff
+from msmemscope.analysis.analyzer import Tables
+from msmemscope.analysis.blocks import merged
+from msmemscope.analysis.compare import CompareOptions, compare_runs
+from msmemscope.folds.ring_fold import RingFold
+from msmemscope.tables.run import Frame
 
 Numbers = npt.NDArray[np.uint64]
 NAMES = 200
@@ -24,7 +30,13 @@ NAMES = 200
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--launches", type=int, default=1_000_000)
-    n = arguments.parse_args().launches
+    arguments.add_argument("--ranks", default="")
+    parsed = arguments.parse_args()
+    n = parsed.launches
+    for count in filter(None, parsed.ranks.split(",")):
+        _measure_ranks(int(count))
+    if parsed.ranks:
+        return
     chance = np.random.default_rng(1)
     random = _numbers(chance.integers(0, NAMES, n))
     print(f"{'case':28} {'s':>7} {'the same':>10} {'shortest':>9} {'given up':>9} {'peak RSS, MiB':>14}")
@@ -48,6 +60,26 @@ def _measure(name: str, a: Numbers, b: Numbers) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     given_up = int(found["given_up"].sum())
     print(f"{name:28} {took:7.2f} {same:10,} {found['is_shortest']!s:>9} {given_up:9,} {peak:14,.0f}", flush=True)
+
+
+def _measure_ranks(count: int, steps: int = 200) -> None:
+    import folds  # beside this file
+
+    kinds = {rank: folds.rank_steps(rank, steps) for rank in (0, 3)}
+    tables = []
+    for _ in range(2):
+        rings = [RingFold(one.ring) for one in folds.processes(count)]
+        for rank, ring in enumerate(rings):
+            columns = kinds[3 if rank == 3 else 0]
+            ring.take(len(columns["kind"]), columns)
+        tracked = merged((ring.tables() for ring in rings), folds.processes(count))
+        frames = lambda stack: (Frame("/src/train.py", stack, "forward", "python"),) if stack else ()  # noqa: E731
+        tables.append(Tables(tracked, frames, str, lambda _: None, dict, dict))  # type: ignore[arg-type]
+    began = time.process_time()
+    found = compare_runs(tables[0], tables[1], CompareOptions())
+    took = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    print(f"{count:5} ranks: {took:6.2f} s, {len(found.findings)} findings, peak RSS {peak:.2f} GiB", flush=True)
 
 
 def _edited(a: Numbers, share: float, chance: np.random.Generator) -> Numbers:

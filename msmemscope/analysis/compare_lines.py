@@ -40,7 +40,7 @@ class Line:
         return place_text(self.file, self.line, self.function, native=self.is_native)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be millions
 class Change:
     """Of one line, or of those of a function that have moved. a, b: None where that side has none. Bytes."""
 

@@ -125,11 +125,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pairing:
-    """only_a, only_b: what those are called that have nobody to be compared with."""
+    """only_a, only_b: what those are called that have nobody to be compared with. by_age: nothing else tells which of
+    the one side is which of the other."""
 
     pairs: tuple[Pair, ...]
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    by_age: bool = False
 
 
 def read_choices(steps: str, ranks: str, roles: str) -> tuple[Choice, Choice]:
@@ -175,15 +177,23 @@ def side_of(name: str, tables: Tables, choice: Choice) -> Side:
 
 def paired(a: Side, b: Side) -> Pairing:
     """Ranks that were named one by one go together in their order; all others by their number or name; what is alone on
-    either side, whatever it is called."""
+    either side, whatever it is called; and as many processes of other names, which are no ranks, in the order of their
+    age."""
     chosen_by_name = a.choice.ranks != b.choice.ranks and len(a.members) == len(b.members)
     if chosen_by_name or len(a.members) == len(b.members) == 1:
         return Pairing(tuple(Pair(*one) for one in zip(a.members, b.members, strict=True)))
     of_a, of_b = ({one.key: one for one in side.members} for side in (a, b))
     pairs = tuple(Pair(one, of_b[key]) for key, one in of_a.items() if key in of_b)
+    if not pairs and len(of_a) == len(of_b) and all(isinstance(key, str) for key in (*of_a, *of_b)):
+        return Pairing(tuple(Pair(*one) for one in zip(_by_age(a), _by_age(b), strict=True)), by_age=True)
     only_a = tuple(one.subject.label for key, one in of_a.items() if key not in of_b)
     only_b = tuple(one.subject.label for key, one in of_b.items() if key not in of_a)
     return Pairing(pairs, only_a, only_b)
+
+
+def _by_age(side: Side) -> list[Member]:
+    processes = side.tables.tracked.processes
+    return sorted(side.members, key=lambda one: (processes[one.process].created_ns, one.process))
 
 
 def place_name(place: Place, devices: Sequence[int] = ()) -> str:

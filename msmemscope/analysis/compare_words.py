@@ -361,6 +361,8 @@ def _notes(comparison: Comparison, *, asks_launches: bool) -> Iterator[Finding]:
         ]
         numbers = f"{len(a.members)} in {a.name}, {len(b.members)} in {b.name}"
         yield note("other_ranks", f"the sides are of different ranks or processes ({numbers}): {'; '.join(alone)}")
+    if pairing.by_age:
+        yield note("by_age", "processes have other names on either side: they are compared in the order of their age")
     if not pairing.pairs:
         yield note("not_compared", "no rank or process is on both sides: name two with --ranks or --roles")
         return

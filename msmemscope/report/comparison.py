@@ -84,6 +84,8 @@ def verdict_of(comparison: Comparison, limits: Sequence[str], broken: Sequence[s
     """The last line: what changed, and whether it is allowed."""
     more = sum(1 for one in comparison.findings if one.headline == "MORE")
     other = sum(1 for one in comparison.findings if one.headline == "OPERATORS")
+    if not comparison.pairing.pairs:
+        return "msMemScope compare: nothing was compared"
     parts = [f"{more} pool{'' if more == 1 else 's'} with more memory" if more else "no pool has more memory"]
     if other:
         parts.append("other operators")

@@ -16,7 +16,7 @@ from msmemscope.analysis.compare_lines import Line, matched
 from msmemscope.analysis.compare_sides import Choice, read_choices
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, UsageError
-from msmemscope.report.comparison import ReadRun, compare_read, read_run
+from msmemscope.report.comparison import ReadRun, compare_read, read_run, verdict_of
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
 from msmemscope.selftest.script import KIB, MIB, Process, Script
@@ -141,6 +141,30 @@ def test_another_number_of_ranks_is_said_and_medians_are_judged(run: Make) -> No
     (limit,) = parse_limits("peak>+7MiB")
     said = broken(limit, found.a, found.b, found.pairing)
     assert [text.split(": ")[1].split(",")[0] for text in said] == ["rank 0", "rank 1", "the median of all"]
+
+
+def test_processes_that_are_no_ranks_go_by_name_and_else_by_age(run: Make) -> None:
+    def named(*names: str) -> Callable[[Script], None]:
+        def write(job: Script) -> None:
+            for at, name in enumerate(names):
+                one = job.process(program=name, device=at)
+                one.now += at
+                train(one, activations=(16 + 8 * at) * MIB)
+
+        return write
+
+    a = run(named("serve.py", "load.py"))
+    for names, by_age, pairs in (
+        (("load.py", "serve.py"), False, [("load.py", "load.py"), ("serve.py", "serve.py")]),
+        (("one.py", "two.py"), True, [("load.py", "two.py"), ("serve.py", "one.py")]),
+        (("one.py", "two.py", "three.py"), False, []),
+    ):
+        found = compare_read(a, run(named(*names)), CompareOptions())
+        told = [(pair.a.subject.name.split(" ")[0], pair.b.subject.name.split(" ")[0]) for pair in found.pairing.pairs]
+        assert (found.pairing.by_age, sorted(told)) == (by_age, pairs)
+        kinds = {one.kind for one in found.findings}
+        assert ("by_age" in kinds, "not_compared" in kinds) == (by_age, not pairs)
+        assert verdict_of(found, [], []).endswith("nothing was compared") is not bool(pairs)
 
 
 def test_roles_are_compared(run: Make) -> None:
