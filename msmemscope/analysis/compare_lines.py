@@ -1,13 +1,14 @@
 """What the lines of a program held on two sides, matched with each other.
 
-In: a member of each side. Out: a `Change` per line. Lines are the same when file, line and function are; then when
-those are but for the directory; then what is left of a function goes with what is left of the function of that name on
-the other side: its lines have moved. The bytes of all changes add up to the difference of the pools.
+In: a member of each side. Out: a `Change` per line. The lines of a function go with those of the same function on the
+other side, of the same file or else of one of that name in another directory: with the same line, or, when more of
+them fit so, all moved by one distance. What is left of it on both sides is one change. The bytes of all changes add up
+to the difference of the pools.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -23,6 +24,8 @@ from msmemscope.analysis.peer_use import SiteLevels
 
 if TYPE_CHECKING:
     from msmemscope.analysis.compare_sides import Member, Place, Side
+
+_MOST_LINES = 64  # of a function, that tell how far it has moved
 
 
 @dataclass(frozen=True, order=True)
@@ -127,34 +130,31 @@ def _owners_at(sums: Mapping[str, Any], place: Place, step: int, texts: Mapping[
 
 def matched(a: Mapping[Line, int], b: Mapping[Line, int]) -> list[Change]:
     """Largest difference first."""
-    found = []
+    found: list[Change] = []
     left_a, left_b = dict(a), dict(b)
-    for line in [line for line in a if line in b]:
-        found.append(_change(left_a, left_b, [line], [line]))
-    for one, other in _by_key(left_a, left_b, _but_for_the_directory):
-        if len(one) == len(other) == 1:
-            found.append(_change(left_a, left_b, one, other))
     for key in (_function, _function_but_for_the_directory):
         for one, other in _by_key(left_a, left_b, key):
-            for some, others in _in_their_order(one, other):
-                found.append(_change(left_a, left_b, some, others, is_moved=True))
+            for line, where in _laid_together(one, other):
+                is_moved = line.line != where.line
+                found.append(Change(line, where, left_a.pop(line), left_b.pop(where), is_moved))
+    # What is left of a function on both sides: nobody knows which is which.
+    for one, other in _by_key(left_a, left_b, _function_but_for_the_directory):
+        sums = sum(left_a.pop(line) for line in one), sum(left_b.pop(line) for line in other)
+        found.append(Change(min(one), min(other), *sums, is_moved=True))
     found += [Change(line, None, size, 0) for line, size in left_a.items()]
     found += [Change(None, line, 0, size) for line, size in left_b.items()]
     return sorted(found, key=lambda one: (-abs(one.bytes), one.line))
 
 
-def _in_their_order(one: list[Line], other: list[Line]) -> list[tuple[list[Line], list[Line]]]:
-    """Of as many lines each with its own; else nobody knows which is which, and they are one."""
-    if len(one) == len(other):
-        return [([a], [b]) for a, b in zip(sorted(one), sorted(other), strict=True)]
-    return [(one, other)]
-
-
-def _change(
-    left_a: dict[Line, int], left_b: dict[Line, int], one: list[Line], other: list[Line], *, is_moved: bool = False
-) -> Change:
-    a_bytes, b_bytes = sum(left_a.pop(line) for line in one), sum(left_b.pop(line) for line in other)
-    return Change(min(one), min(other), a_bytes, b_bytes, is_moved)
+def _laid_together(one: list[Line], other: list[Line]) -> list[tuple[Line, Line]]:
+    """The lines of a function that go together when it is moved by one distance, the one that fits most of them; of
+    equal ones the shortest."""
+    places = {line.line: line for line in other}
+    if {line.line for line in one} == places.keys():
+        return [(line, places[line.line]) for line in one]
+    apart = Counter(where - line.line for line in sorted(one)[:_MOST_LINES] for where in places)
+    distance = min(apart, key=lambda distance: (-apart[distance], abs(distance), distance))
+    return [(line, places[line.line + distance]) for line in one if line.line + distance in places]
 
 
 def _by_key(
@@ -166,10 +166,6 @@ def _by_key(
         for line in lines:
             groups.setdefault(key(line), ([], []))[side].append(line)
     return [both for both in groups.values() if both[0] and both[1]]
-
-
-def _but_for_the_directory(line: Line) -> object:
-    return PurePath(line.file).name, line.line, line.function
 
 
 def _function(line: Line) -> object:

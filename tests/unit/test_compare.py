@@ -12,7 +12,7 @@ import pytest
 
 from msmemscope.analysis.compare import CompareOptions, Comparison
 from msmemscope.analysis.compare_limits import broken, parse_limits
-from msmemscope.analysis.compare_lines import Line, matched
+from msmemscope.analysis.compare_lines import Change, Line, matched
 from msmemscope.analysis.compare_sides import Choice, read_choices
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, UsageError
@@ -270,14 +270,22 @@ def test_lines_are_matched_by_what_is_left_of_them() -> None:
     }
 
 
-def test_lines_of_a_function_that_moved_keep_their_order_and_their_sum() -> None:
+def test_lines_of_a_function_move_by_the_distance_that_fits_most_of_them() -> None:
     def of(*lines: tuple[int, int]) -> dict[Line, int]:
         return {Line("/m.py", line, "f"): size for line, size in lines}
 
-    moved = matched(of((10, 1), (12, 5)), of((11, 1), (13, 8)))
-    assert {(one.a.line, one.b.line): one.bytes for one in moved if one.a and one.b} == {(10, 11): 0, (12, 13): 3}
-    (together,) = matched(of((10, 1), (12, 5)), of((11, 1), (13, 8), (14, 2)))
-    assert (together.a_bytes, together.b_bytes, together.is_moved) == (6, 11, True)
+    def told(found: list[Change]) -> set[tuple[int | None, int | None, int]]:
+        return {(one.a and one.a.line, one.b and one.b.line, one.bytes) for one in found}
+
+    assert told(matched(of((10, 1), (12, 5)), of((11, 1), (13, 8)))) == {(10, 11, 0), (12, 13, 3)}
+    # 12 is in both, and is another line.
+    assert told(matched(of((10, 1), (12, 5)), of((12, 1), (14, 5)))) == {(10, 12, 0), (12, 14, 0)}
+    added = of((11, 1), (13, 8), (14, 2))
+    assert told(matched(of((10, 1), (12, 5)), added)) == {(10, 11, 0), (12, 13, 3), (None, 14, 2)}
+    # 10 stayed; 20 and 30 moved by other distances each.
+    apart = matched(of((10, 1), (20, 2), (30, 4)), of((10, 1), (21, 9), (28, 1)))
+    assert told(apart) == {(10, 10, 0), (20, 21, 7), (30, 28, -3)}
+    assert {one.line.line for one in apart if one.is_moved} == {21, 28}
 
 
 # --- what is chosen, and limits --------------------------------------------------------------------------------------
