@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from msmemscope.collect.session import Session
     from msmemscope.framework_hooks import cleanup_framework_hooks, init_framework_hooks
     from msmemscope.later import enable_npu_sanitizer
+    from msmemscope.marks import mark
     from msmemscope.options.declared import Config
     from msmemscope.query.opened import OpenedRun, open_run
     from msmemscope.ranges import RecordFunction
@@ -41,6 +42,7 @@ __all__ = [
     "get_analyzer_config",
     "init_framework_hooks",
     "list_analyzers",
+    "mark",
     "open_run",
     "start",
     "step",
@@ -56,6 +58,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("analyze", "check_inefficient", "check_leaks"), "analyzer"),
     **dict.fromkeys(("get_analyzer_config", "list_analyzers"), "analyzer"),
     "RecordFunction": "ranges",
+    "mark": "marks",
     **dict.fromkeys(("TakeSnapshot", "take_snapshot"), "snapshots"),
     **dict.fromkeys(("cleanup_framework_hooks", "init_framework_hooks"), "framework_hooks"),
     "enable_npu_sanitizer": "later",

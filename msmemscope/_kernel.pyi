@@ -39,6 +39,7 @@ class BlockTracker:
 
 FOLD_LABELS: dict[int, str]
 
+def text_id(text: str) -> int: ...
 def demangled(symbol: str) -> str: ...
 
 TEXT_FORMS: dict[str, int]

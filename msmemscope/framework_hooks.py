@@ -29,6 +29,7 @@ def init_framework_hooks(framework: str, version: str, component: str, hook_type
     if hook_type == DECOMPOSE and not _manual:
         _manual = True
         hijack.release()
+        watch_marks()
     hijack.apply(hooks)
 
 
@@ -47,6 +48,14 @@ def watch_frameworks() -> None:
     from msmemscope.integrations.maps import automatic
 
     hijack.apply(automatic(_torch_version()))
+
+
+def watch_marks() -> None:
+    """Functions of frameworks that are moments of their own, between which the audit looks."""
+    from msmemscope.collect.rank import hijack
+    from msmemscope.integrations.vllm import SLEEP
+
+    hijack.apply(SLEEP)
 
 
 def _torch_version() -> str:

@@ -34,6 +34,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "anomalies": _MEMORY,
     "incidents": _MEMORY,
     "watches": (),
+    "moments": _MEMORY,
     "held": _MEMORY,
     "owners": _MEMORY,
     "peaks": _MEMORY,

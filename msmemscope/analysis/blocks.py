@@ -24,6 +24,7 @@ from msmemscope.vocabulary import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
+    from msmemscope.folds.moments import Moments
     from msmemscope.folds.snapshots import PoolSnapshot
     from msmemscope.folds.watches import Watches
     from msmemscope.tables.process import Process
@@ -121,6 +122,7 @@ class Tracked:
     snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
         further names.
     watches: process -> what is known of the blocks that it watched; only processes that did.
+    moments: process -> what survived between its marks; only processes that made any.
     """
 
     processes: tuple[Process, ...]
@@ -144,6 +146,7 @@ class Tracked:
     snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
     left_out_snapshots: int = 0
     watches: dict[int, Watches] = field(default_factory=dict)
+    moments: dict[int, Moments] = field(default_factory=dict)
 
     @property
     def is_judged_by_time(self) -> bool:
@@ -285,6 +288,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         snapshots={number: one.snapshots for number, one in closed.items() if one.snapshots},
         left_out_snapshots=sum(one.left_out_snapshots for one in closed.values()),
         watches={number: one.watches for number, one in known.items() if one.watches.watched},
+        moments={number: one.moments for number, one in known.items() if one.moments.spans},
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msmemscope.analysis.findings import Finding, at_the_start, fold_ranks, format_bytes
 from msmemscope.analysis.live_lines import place_of
 from msmemscope.analysis.oom_cause import FULL
+from msmemscope.vocabulary import Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.oom_cause import Cause
@@ -69,7 +70,7 @@ def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
         pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
         alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
         yield f"{alive}: {place or 'no stack'}"
-    for row in evidence["owners"][:_OWNERS]:
+    for row in [one for one in evidence["owners"] if one["owner"] not in Pool.__members__][:_OWNERS]:
         yield f"{format_bytes(row['bytes']):>9} alive of {row['owner']}"
     for pool in evidence["pools"]:
         if pool["free"]:

@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
+from msmemscope.analysis.audit import AUDIT
 from msmemscope.analysis.compare import COMPARE
 from msmemscope.analysis.decompose import DECOMPOSE
 from msmemscope.analysis.findings import Finding
@@ -33,7 +34,7 @@ from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, PEAK, LEDGER, WATCH, COMPARE)
+OWN = (LEAKS, OOM, COVERAGE, PEERS, DECOMPOSE, PEAK, LEDGER, AUDIT, WATCH, COMPARE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 

@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 
 from msmemscope.folds.incidents import Failure, Incident
+from msmemscope.folds.moments import DTYPES, MAX_SPANS, Moments, Span
 from msmemscope.folds.ring_fold import RingFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import Mappings, PoolSpace
@@ -36,7 +37,7 @@ _TABLES = (
     "pool_peaks",
     "site_peaks",
 )
-_LISTS = ("incidents", "snapshots", "watches")
+_LISTS = ("incidents", "snapshots", "watches", "moments")
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, *_LISTS))
 _INCIDENT = (
     "ring",
@@ -50,6 +51,8 @@ _INCIDENT = (
     "piece_bytes",
     "driver_bytes",
 )
+
+_SPAN = tuple(one.name for one in fields(Span) if one.name != "rows")
 
 
 def pack(tables: RingTables) -> bytes:
@@ -69,6 +72,13 @@ def pack(tables: RingTables) -> bytes:
     ]
     message["snapshots"] = [asdict(one) for one in tables.snapshots]
     message["watches"] = asdict(tables.watches)
+    message["moments"] = {
+        "left_out": tables.moments.left_out,
+        "earlier": tables.moments.earlier,
+        "spans": [
+            {**{name: getattr(one, name) for name in _SPAN}, "rows": _columns(one.rows)} for one in tables.moments.spans
+        ],
+    }
     data: bytes = msgpack.packb(message)
     return data
 
@@ -87,6 +97,7 @@ def unpack(data: bytes) -> RingTables:
             incidents=tuple(map(_incident, _listed(message["incidents"]))),
             snapshots=tuple(PoolSnapshot(**{name: _number(value) for name, value in one.items()}) for one in snapshots),
             watches=_watches(message["watches"]),
+            moments=_moments(message["moments"]),
         )
     except (KeyError, TypeError, AttributeError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"no tables of a ring: {error!r:.200}") from error
@@ -182,6 +193,21 @@ def _incident(message: dict[str, Any]) -> Incident:
         pool_totals={_number(pool): _number(total) for pool, total in _listed(message["pool_totals"])},
         owners={_number(owner): _number(size) for owner, size in _listed(message["owners"])},
         alive=_table("alive", message["alive"], _empty()["alive"]),
+    )
+
+
+def _moments(message: dict[str, Any]) -> Moments:
+    spans = _listed(message["spans"])
+    if len(spans) > MAX_SPANS:
+        raise ValueError(f"{len(spans)} spans between marks; at most {MAX_SPANS} are taken")
+    like = {name: np.zeros(0, dtype) for name, dtype in DTYPES.items()}
+    return Moments(
+        tuple(
+            Span(**{name: _number(one[name]) for name in _SPAN}, rows=_table("span", one["rows"], like))
+            for one in spans
+        ),
+        _number(message["left_out"]),
+        _number(message["earlier"]),
     )
 
 

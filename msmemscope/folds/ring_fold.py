@@ -17,6 +17,7 @@ import numpy as np
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.folds.incidents import IncidentFold
+from msmemscope.folds.moments import MomentFold, asks
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, Table
 from msmemscope.folds.segments import MappingFold
 from msmemscope.folds.snapshots import SNAPSHOT_KINDS, SnapshotFold
@@ -82,6 +83,7 @@ class RingFold:
         self._incidents = IncidentFold(ring)
         self._snapshots = SnapshotFold()
         self._watches = WatchFold()
+        self._moments = MomentFold()
         self._lock = threading.Lock()
         self.events = 0
         """How many it was given."""
@@ -103,11 +105,18 @@ class RingFold:
                 whole = {name: _whole(name, columns[name], n) for name in COLUMNS}
                 self._snapshots.take(whole, np.flatnonzero(_OF_SNAPSHOTS[whole["kind"]]).tolist())
             watches = self._watches.is_active or (kinds == Kind.WATCH).any()
-            if watches or self._incidents.is_waiting or _RARE[kinds].any():
+            if watches or self._incidents.is_waiting or _RARE[kinds].any() or self._asks(n, kinds, columns):
                 self._take_piece_by_piece(n, {name: _whole(name, columns[name], n) for name in COLUMNS})
             else:
                 self._tracker.feed(n, columns)
             self.events += n
+
+    @staticmethod
+    def _asks(n: int, kinds: Any, columns: Mapping[str, Any]) -> bool:
+        """Whether a mark among them asks for what is alive."""
+        if not (kinds == Kind.MARK).any():
+            return False
+        return bool(asks({name: _whole(name, columns[name], n) for name in ("kind", "aux", "name")}).any())
 
     def shrink(self) -> None:
         """Its process has ended, as far as anybody knows: gives back the memory that was kept for more to come."""
@@ -147,6 +156,7 @@ class RingFold:
                 snapshots=self._snapshots.tables(),
                 left_out_snapshots=self._snapshots.left_out,
                 watches=self._watches.watches(),
+                moments=self._moments.moments(),
             )
 
     def held(self) -> HeldBlocks:
@@ -182,13 +192,17 @@ class RingFold:
 
     def _take_piece_by_piece(self, n: int, columns: Table) -> None:
         """Cuts at every mapping and failure, which must meet what was before them and nothing else, and behind every
-        look that saw a watched block changed."""
+        look that saw a watched block changed and every mark that asks for what is alive."""
         begin = 0
         changes = (columns["kind"] == Kind.WATCH) & (columns["used"] >= 0)
-        for row in np.flatnonzero(_RARE[columns["kind"]] | changes).tolist():
-            if changes[row]:
+        marks = asks(columns)
+        for row in np.flatnonzero(_RARE[columns["kind"]] | changes | marks).tolist():
+            if changes[row] or marks[row]:
                 self._follow(columns, begin, row + 1)
                 begin = row + 1
+                if marks[row]:
+                    name, ts = int(columns["name"][row]), int(columns["ts"][row])
+                    self._moments.mark(name, ts, self._tracker.step, self._tracker, self._mappings.now)
                 continue
             self._follow(columns, begin, row)
             one = {name: column[row : row + 1] for name, column in columns.items()}

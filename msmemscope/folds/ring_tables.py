@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.folds.incidents import Incident
+from msmemscope.folds.moments import Moments
 from msmemscope.folds.segments import Mappings
 from msmemscope.folds.snapshots import PoolSnapshot
 from msmemscope.folds.watches import Watches
@@ -58,6 +59,7 @@ class RingTables:
     snapshots: tuple[PoolSnapshot, ...] = ()
     left_out_snapshots: int = 0
     watches: Watches = field(default_factory=Watches)
+    moments: Moments = field(default_factory=Moments)
 
     def step_at(self, ts: int) -> int:
         """The step that was open at a time; the first one for a time before it."""

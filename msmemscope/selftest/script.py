@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 
+from msmemscope._kernel import text_id
 from msmemscope.vocabulary import (
     EVENT_COLUMNS,
     NO_DEVICE,
@@ -240,9 +241,10 @@ class Process:
         """A kernel is started on the process's card."""
         self.event(Kind.KERNEL_LAUNCH, name=self.text(kernel), device_type=self.device_type, device=self.device)
 
-    def mark(self, text: str) -> None:
-        """A mark of mstx."""
-        self.event(Kind.MARK, name=self.text(text), device_type=self.device_type, device=self.device)
+    def mark(self, text: str, *, asks: bool = False) -> None:
+        """A mark of mstx; asks: of msmemscope.mark()."""
+        place = {} if asks else {"device_type": self.device_type, "device": self.device}
+        self.event(Kind.MARK, name=self.text(text), aux=int(asks), **place)
 
     def sample(self, device: str, *, used: int | None = None, total: int | None = None,
                process_used: int | None = None, rss: int | None = None, shared: int | None = None) -> None:  # fmt: skip
@@ -285,7 +287,7 @@ class Process:
         if not text:
             return 0
         encoded = text.encode()
-        id = _id(b"s" + encoded)
+        id = text_id(text)
         padded = encoded + bytes(-len(encoded) % 8)
         self._define(id, Kind.STRING, struct.pack("<QII", id, len(encoded), 0) + padded)
         return id

@@ -42,6 +42,15 @@ MEMSCOPE_API void memscope_call(unsigned kind, unsigned long long name, unsigned
     emit(event);
 }
 
+MEMSCOPE_API void memscope_mark(unsigned long long name) {
+    const Guard guard;
+    if (!guard || name == 0 || !is_recording() || !ensure_ring()) return;
+    Event event(Kind::MARK);
+    event.record.name = name;
+    event.record.aux = 1;
+    emit(event);
+}
+
 namespace {
 
 Event snapshot_event(Kind kind, u64 name, const memscope_snapshot_figures& figures) noexcept {

@@ -19,6 +19,8 @@ unsigned long long memscope_now();
 // A call that has ended now. kind: CallKind. start_ns 0: it had begun before anybody looked. ended 0: it goes on, and
 // nobody will look any more. tid 0: the calling thread's.
 void memscope_call(unsigned kind, unsigned long long name, unsigned long long start_ns, int ended, unsigned tid);
+// A mark by which the program asks what is alive, while recording. name: a text's id.
+void memscope_mark(unsigned long long name);
 
 struct memscope_snapshot_figures {
     unsigned device_type;                                                     // DeviceType

@@ -415,6 +415,7 @@ void BlockTracker::append(LiveTable& table, const PoolBlocks& pool, const Block&
     table.site.push_back(block.site);
     table.attr.push_back(attr);
     table.launches.push_back(block.launches);
+    table.owner.push_back(owners_.names().id(block.owner));
     table.late.push_back(late ? Bool::YES : Bool::NO);
 }
 

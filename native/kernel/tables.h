@@ -80,8 +80,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, steps)
 
 // Blocks; grouped by pool, within it in the order of allocation. attr: of the driver's blocks (HAL) the flag word that
-// they were asked with, else 0. launches: kernels launched before. late: it has ended in the open
-// step.
+// they were asked with, else 0. launches: kernels launched before. owner: as it is now
+// (MEMSCOPE_OWNER_COLUMNS). late: it has ended in the open step.
 #define MEMSCOPE_LIVE_COLUMNS(X) \
     X(u8, device_type)           \
     X(i16, device)               \
@@ -98,6 +98,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u32, site)                 \
     X(u64, attr)                 \
     X(u32, launches)             \
+    X(u64, owner)                \
     X(Bool, late)
 
 // What a number may depend on: only kinds that occurred. See MEMSCOPE_ANOMALIES in anomalies.h.

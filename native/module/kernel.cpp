@@ -254,6 +254,9 @@ PYBIND11_MODULE(_kernel, module) {
 #undef X
     module.attr("FOLD_LABELS") = labels;
 
+    module.def(
+        "text_id", [](std::string_view text) { return memscope::text_id(text.data(), text.size()); }, py::arg("text"),
+        "The id of a string, as rings have it.");
     module.def("demangled", &memscope::kernel::demangled, py::arg("symbol"),
                "A C++ symbol as its programmers know it; any other text as it is.");
     memscope::bind_upstream_rows(module);

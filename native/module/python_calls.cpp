@@ -425,6 +425,9 @@ void bind_calls(py::module_& module) {
             memscope_call(static_cast<unsigned>(CallKind::RANGE), define_text(name), start_ns, 1, 0);
         },
         py::arg("name"), py::arg("start_ns"), "A range of the program that ends now.");
+    module.def(
+        "mark", [](const py::str& name) { memscope_mark(define_text(name)); }, py::arg("name"),
+        "A moment whose live blocks are told apart from those of others (folds/moments.py).");
     module.def("snapshot", &snapshot, py::arg("name"), py::kw_only(), py::arg("device_type"), py::arg("device"),
                py::arg("pool"), py::arg("allocated"), py::arg("reserved"), py::arg("max_allocated"),
                py::arg("max_reserved"), py::arg("free"), py::arg("total"),

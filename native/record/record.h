@@ -47,7 +47,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "as KERNEL_LAUNCH; ts is device time converted to the host clock when flag DEVICE_TIME is set")                  \
     X(KERNEL_END, 25, "as KERNEL_START")                                                                               \
     X(MARK, 26,                                                                                                        \
-      "name: text, in an mstx domain `domain: text`; ptr: stream; attr: string, domain; device: the thread's")         \
+      "name: text, in an mstx domain `domain: text`; ptr: stream; attr: string, domain; device: the thread's; aux: 1 " \
+      "where the program asks what is alive (msmemscope.mark)")                                                        \
     X(RANGE_START, 27, "name: as MARK; ptr: stream; attr: range id; aux: 1 when the range is a step")                  \
     X(RANGE_END, 28, "attr: range id; aux: as RANGE_START")                                                            \
     X(STEP, 29, "step, attr: number of the step that now begins; aux: StepSource; stack_py: who advanced it")          \

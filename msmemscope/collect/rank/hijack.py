@@ -15,7 +15,8 @@ from msmemscope.collect.rank.around import Around
 from msmemscope.collect.rank.bootstrap import after_import
 from msmemscope.collect.rank.steps import keep_from_compiler
 from msmemscope.integrations import tags
-from msmemscope.integrations.hook import CLOSES, OPENS, SNAPSHOT, TAGS, Hook, Labels
+from msmemscope.integrations.hook import CLOSES, MARKS, OPENS, SNAPSHOT, TAGS, Hook, Labels
+from msmemscope.marks import mark
 from msmemscope.telling import tell
 
 TYPE_CHECKING = False
@@ -78,6 +79,8 @@ def _around(hook: Hook) -> Callable[[Any], Any]:
         return TakeSnapshot(name=hook.name.rpartition(".")[2])
     if hook.how == TAGS:
         return functools.partial(_with_tags, hook)
+    if hook.how == MARKS:
+        return functools.partial(_with_mark, hook)
     return _Labelled(hook.labels, opens=hook.how != CLOSES, closes=hook.how != OPENS)
 
 
@@ -104,6 +107,15 @@ class _Labelled(Around):
         if wrapped is not function:
             keep_from_compiler(wrapped)
         return wrapped
+
+
+def _with_mark(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        mark(hook.tag)
+        return function(*arguments, **named)
+
+    return wrapper
 
 
 def _with_tags(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:

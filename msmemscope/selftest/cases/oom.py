@@ -137,3 +137,110 @@ def a_card_that_is_nearly_full(job: Script) -> None:
     rank.sample("npu:0", used=63 * GIB, total=64 * GIB, process_used=60 * GIB)
     train(rank)
     rank.free(kept)
+
+
+OTHER = place("model.py:70 backward", "train.py:86")
+
+
+def caused(rank: int, size: int, *says: str) -> Expected:
+    return out((rank,), size, says=says)
+
+
+@fault("oom", caused(0, 80 * GIB, "cause: the request alone is larger than the device"))
+def larger_than_the_card(job: Script) -> None:
+    rank = job.rank()
+    train(rank, ends=False)
+    fails(rank, 80 * GIB, used=GIB)
+
+
+@fault("oom", caused(0, 100 * MIB, "cause: the pool is fragmented: 112 MiB of it are free"))
+def free_in_pieces(job: Script) -> None:
+    """Seven of eight pieces are free, none of them as large as what is asked for."""
+    rank = job.rank()
+    train(rank)
+    pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
+    for piece in pieces[1:]:
+        rank.free(piece, reserved=128 * MIB)
+    fails(rank, 100 * MIB, used=64 * GIB - MIB)
+
+
+@fault("oom", caused(0, 8 * GIB, "cause: others held 40 GiB of the device, 40 GiB more than at the start"))
+def a_neighbour_came_meanwhile(job: Script) -> None:
+    rank = job.rank()
+    rank.sample("npu:0", used=2 * GIB, total=64 * GIB, process_used=2 * GIB)
+    train(rank, ends=False)
+    rank.sample("npu:0", used=60 * GIB, total=64 * GIB, process_used=20 * GIB)
+    rank.fail(8 * GIB, ASKS, code=200_000, name="NPUCachingAllocator")
+
+
+@fault("oom", caused(0, 4 * GIB, "cause: the process may map 3.0 GiB in all (RLIMIT_AS)"))
+def a_limit_of_the_process(job: Script) -> None:
+    rank = job.rank(device="cpu")
+    train(rank, ends=False)
+    rank.fail(4 * GIB, ASKS, total=3 * GIB)
+
+
+@fault(
+    "oom",
+    out((0,), GIB, says=("cause: 12 GiB had leaked, most of it at train.py:58",)),
+    Expected("leak", ranks=(0,), place="train.py:58", bytes=24 * 512 * MIB, per_step=512 * MIB),
+    name="a_leak_is_the_cause",
+)
+def leaked(job: Script) -> None:
+    rank = job.rank()
+    train(rank, lambda rank, _: rank.alloc(512 * MIB, place("train.py:58")), ends=False)
+    fails(rank, GIB, used=64 * GIB - 100 * MIB)
+
+
+@fault("oom", out((0, 1, 2), 6 * GIB, evidence={"first": "2"}, says=("rank 2 first", "+3.0 s  rank 0")))
+def two_follow_the_first_at_another_line(job: Script) -> None:
+    for one in job.ranks(4):
+        train(one, ends=False)
+        if one.rank == 2:
+            fails(one, 6 * GIB)
+        elif one.rank != 3:
+            one.wait(3 if one.rank == 0 else 9)
+            one.fail(5 * GIB, OTHER, pool=Pool.HAL, used=60 * GIB, total=64 * GIB, code=6, name="halMemAlloc")
+
+
+@fault(
+    "oom",
+    out((2,), 6 * GIB),
+    Expected("out_of_memory", ranks=(0,), place="model.py:70", bytes=5 * GIB, severity="error"),
+)
+def half_a_minute_apart_are_two(job: Script) -> None:
+    for one in job.ranks(4):
+        train(one, ends=False)
+        if one.rank == 2:
+            fails(one, 6 * GIB)
+        elif one.rank == 0:
+            one.wait(30)
+            one.fail(5 * GIB, OTHER, pool=Pool.HAL, used=60 * GIB, total=64 * GIB, code=6, name="halMemAlloc")
+
+
+@fault(
+    "oom",
+    Expected("out_of_memory", ranks=(0,), place=ASKED, bytes=GIB, severity="warning", says=("at the next attempt",)),
+)
+def it_had_it_at_the_next_attempt(job: Script) -> None:
+    rank = job.rank()
+    train(rank)
+    rank.fail(GIB, ASKS, pool=Pool.HAL, used=64 * GIB - MIB, total=64 * GIB, code=6, name="halMemAlloc")
+    rank.free(rank.alloc(GIB, ASKS))
+
+
+@fault(
+    "oom",
+    Expected(
+        "leak",
+        ranks=(0,),
+        place="train.py:58",
+        bytes=24 * 512 * MIB,
+        per_step=512 * MIB,
+        says=("runs out of memory near step",),
+    ),
+)
+def it_will_be_full(job: Script) -> None:
+    rank = job.rank()
+    rank.sample("npu:0", used=GIB, total=64 * GIB, process_used=GIB)
+    train(rank, lambda rank, _: rank.alloc(512 * MIB, place("train.py:58")))

@@ -1,0 +1,179 @@
+"""What of the blocks that were alive at one mark of the program was still alive at a later one.
+
+In: the MARK events of one ring that ask for it, by its fold: those of msmemscope.mark(), and mstx's of the names in
+NAMES. Out: `Span`s, from the latest mark of every name to the first one of every other name behind it. Nothing is kept
+per event: a mark looks at what is alive then. What is remembered of a mark is the number of the latest block, and which
+blocks had memory of the driver.
+
+A block survives when it is alive at both marks and has memory still. A pool may keep the addresses of its blocks while
+the driver has its memory back (vLLM's sleep mode): a block that lay in a segment or mapped range at the first mark and
+lies in none at the second is given back. No byte counts twice: blocks of pools count, and the driver's in which there
+are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope._kernel import text_id
+from msmemscope.folds.segments import Mappings, counted_once, lay_out, of_process
+from msmemscope.vocabulary import Kind
+
+if TYPE_CHECKING:
+    from msmemscope._kernel import BlockTracker
+
+NAMES = ("sleep", "wake_up", "offload", "onload")
+"""Of marks of mstx that are looked at; marks of msmemscope.mark() may have any."""
+MAX_SPANS = 32  # of a ring: the latest
+MAX_ROWS = 256  # of a span; the smallest are added up per pool
+MAX_NAMES = 8  # the latest marks of which are remembered
+SHORTEST_NS = 100_000_000  # between two marks of one name; a look costs what is alive
+
+Table = dict[str, Any]
+
+_IDS = np.array([text_id(name) for name in NAMES], np.uint64)
+KEY = ("device_type", "device", "pool", "stack_py", "stack_c", "owner")
+SUMS = ("before_bytes", "kept_bytes", "kept_blocks", "made_bytes", "made_blocks")
+DTYPES: dict[str, Any] = {
+    **dict(zip(KEY, (np.uint8, np.int16, np.uint8, np.uint64, np.uint64, np.uint64), strict=True)),
+    **dict.fromkeys(SUMS, np.int64),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one mark to another. names: string ids; times: CLOCK_MONOTONIC ns.
+
+    rows: by KEY what was alive at the first mark (before), what of it still was at the second (kept), and what had been
+    made since and was alive (made). A row with both stacks 0 holds the sum of those that had no room, too.
+    """
+
+    first_name: int
+    first_ts: int
+    first_step: int
+    name: int
+    ts: int
+    step: int
+    rows: Table
+
+
+@dataclass(frozen=True)
+class Moments:
+    """left_out: marks that came too soon after one of their name; earlier: spans before the latest MAX_SPANS."""
+
+    spans: tuple[Span, ...] = ()
+    left_out: int = 0
+    earlier: int = 0
+
+
+@dataclass
+class _Mark:
+    ts: int
+    step: int
+    newest: int  # number of the latest block
+    backed: npt.NDArray[np.uint64]  # blocks that have memory of the driver, ascending
+    groups: Table  # KEY and bytes
+
+
+@dataclass
+class MomentFold:
+    """One process's marks. The fold of its ring tells it of each, behind everything that came before."""
+
+    _open: dict[int, _Mark] = field(default_factory=dict)  # name -> its latest mark
+    _spans: list[Span] = field(default_factory=list)
+    _left_out: int = 0
+    _earlier: int = 0
+
+    def moments(self) -> Moments:
+        """What is known now."""
+        return Moments(tuple(self._spans), self._left_out, self._earlier)
+
+    def mark(self, name: int, ts: int, step: int, tracker: BlockTracker, mappings: Mappings) -> None:
+        """A mark that asks for what is alive."""
+        before = self._open.get(name)
+        if before is not None and ts < before.ts + SHORTEST_NS:
+            self._left_out += 1
+            return
+        live = of_process(0, tracker.live())
+        layout = lay_out(live, {0: mappings})
+        counted, backed = counted_once(live, layout), layout.segment >= 0
+        for first_name, first in self._open.items():
+            # Engines wake up in several parts: what counts is the first.
+            if first_name != name and (before is None or before.ts < first.ts):
+                rows = _span_rows(first, live, counted, backed)
+                self._spans.append(Span(first_name, first.ts, first.step, name, ts, step, rows))
+        self._earlier += max(len(self._spans) - MAX_SPANS, 0)
+        del self._spans[:-MAX_SPANS]
+        self._open.pop(name, None)
+        self._open[name] = _Mark(
+            ts=ts,
+            step=step,
+            newest=int(tracker.facts()["allocs"]),
+            backed=np.sort(live["allocation_id"][counted & backed]),
+            groups=_grouped(live, counted, {"before_bytes": live["size"]}),
+        )
+        while len(self._open) > MAX_NAMES:
+            del self._open[next(iter(self._open))]
+
+
+def asks(columns: Table) -> npt.NDArray[np.bool_]:
+    """Which of some events are marks that ask for what is alive."""
+    is_mark = columns["kind"] == Kind.MARK
+    return np.asarray(is_mark & ((columns["aux"] == 1) | np.isin(columns["name"], _IDS)))
+
+
+def _span_rows(first: _Mark, live: Table, counted: npt.NDArray[np.bool_], backed: npt.NDArray[np.bool_]) -> Table:
+    ids = live["allocation_id"]
+    is_old = ids <= first.newest
+    was_backed = np.isin(ids, first.backed)
+    kept = is_old & ~(was_backed & ~backed)
+    ones = np.ones(len(ids), np.int64)
+    zero = np.zeros(len(ids), np.int64)
+    new = _grouped(
+        live,
+        counted & (kept | ~is_old),
+        {
+            "kept_bytes": np.where(kept, live["size"], zero),
+            "kept_blocks": np.where(kept, ones, zero),
+            "made_bytes": np.where(~is_old, live["size"], zero),
+            "made_blocks": np.where(~is_old, ones, zero),
+        },
+    )
+    parts = first.groups, new
+
+    def joined(name: str) -> Any:
+        return np.concatenate([part.get(name, np.zeros(len(part["pool"]), np.int64)) for part in parts])
+
+    return _limited(_summed({name: joined(name) for name in (*KEY, *SUMS)}))
+
+
+def _grouped(live: Table, rows: npt.NDArray[np.bool_], sums: Table) -> Table:
+    return _summed({name: live[name][rows] for name in KEY} | {name: values[rows] for name, values in sums.items()})
+
+
+def _summed(table: Table) -> Table:
+    """One row for each key."""
+    keys = np.stack([table[name].astype(np.int64).view(np.uint64) for name in KEY], axis=1)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    found = {name: table[name][first].astype(DTYPES[name]) for name in KEY}
+    for name in table.keys() - {*KEY}:
+        total = np.zeros(len(first), np.int64)
+        np.add.at(total, inverse.reshape(-1), table[name])
+        found[name] = total
+    return found
+
+
+def _limited(table: Table) -> Table:
+    """The largest rows by what survived; the others per pool."""
+    if len(table["pool"]) <= MAX_ROWS:
+        return table
+    order = np.lexsort((-table["before_bytes"], -table["made_bytes"], -table["kept_bytes"]))
+    largest, rest = order[:MAX_ROWS], order[MAX_ROWS:]
+    others = {name: table[name][rest] for name in table}
+    for name in ("stack_py", "stack_c", "owner"):
+        others[name] = np.zeros_like(others[name])
+    return _summed({name: np.concatenate([table[name][largest], others[name]]) for name in table})
