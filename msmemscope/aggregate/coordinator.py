@@ -152,6 +152,7 @@ def _process(id: int, ring: RingReport) -> dict[str, Any]:
         "visible_devices": ring.visible_devices,
         "not_seen": dict(ring.not_seen),
         "holders": list(ring.holders),
+        "parallel": ring.parallel,
         "events": ring.stored.rows,
         "first_event_ns": ring.stored.first_ts,
         "last_event_ns": ring.stored.last_ts,

@@ -1,8 +1,8 @@
 """What a process says about itself in META records, as far as run.json tells it.
 
 In: a ring's batches in order. Out: `Meta`: which cards the process could see, what its sources could not see
-("lost.<source>" of the recorder), and what it found to hold its leaked tensors (rank/lookup.py). Other keys are left to
-readers of the events.
+("lost.<source>" of the recorder), what it found to hold its leaked tensors (rank/lookup.py), and where it stands in the
+parallel layout (rank/coordinates.py). Other keys are left to readers of the events.
 
 A text is defined in the ring before its first use, nearly always just before it; so the texts of the batch at hand
 and the last ones of the batch before suffice.
@@ -20,6 +20,7 @@ from msmemscope.wire.messages import Batch
 from msmemscope.wire.reports import MOST_HOLDERS
 
 VISIBLE_DEVICES = "visible_devices"
+PARALLEL = "parallel"
 HOLDER = "holder"
 LOST = "lost."
 _MOST_SOURCES = 64
@@ -34,6 +35,7 @@ class Meta:
     visible_devices: str = ""
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see, "; " between several
     holders: list[str] = field(default_factory=list)  # as rank/lookup.py writes them
+    parallel: str = ""  # as rank/coordinates.py writes it
     _recent: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, batch: Batch) -> None:
@@ -52,6 +54,8 @@ class Meta:
     def _note(self, key: str, value: str) -> None:
         if key == VISIBLE_DEVICES:
             self.visible_devices = value
+        elif key == PARALLEL:
+            self.parallel = value
         elif key == HOLDER:
             if len(self.holders) < MOST_HOLDERS and value not in self.holders:
                 self.holders.append(value)

@@ -45,6 +45,7 @@ class Ring:
             visible_devices=self.meta.visible_devices,
             not_seen=dict(self.meta.not_seen),
             holders=tuple(self.meta.holders),
+            parallel=self.meta.parallel,
             marks=tuple(self.marks.copy()),  # at once: the other thread appends
         )
 

@@ -107,7 +107,10 @@ class Shard:
             ring.end = int(entry.get("written_to") or 0)
             ring.lost = dict(entry.get("lost", {}))
             ring.meta = Meta(
-                str(entry.get("visible_devices", "")), dict(entry.get("not_seen", {})), list(entry.get("holders", []))
+                str(entry.get("visible_devices", "")),
+                dict(entry.get("not_seen", {})),
+                list(entry.get("holders", [])),
+                str(entry.get("parallel", "")),
             )
             self.rings[int(entry["ring"], 16)] = ring
         for id, stored in self._store.scan().items():

@@ -8,7 +8,7 @@ rank's own process counts, not its workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,10 +19,13 @@ import numpy.typing as npt
 from msmemscope.analysis.blocks import TYPICAL_PEAK
 from msmemscope.analysis.peer_groups import site_keys
 from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.folds.host_use import HostSeries
 
+_FEWEST_SAMPLES = 6
 FEWEST_STEPS = 8
 """Complete steps after the first iteration, for a rank to be compared."""
 Place = tuple[int, int]  # device type, pool
@@ -93,6 +96,57 @@ def use_by_place(tracked: Tracked, processes: Iterable[int]) -> dict[Place, dict
         )
         of_place = found.setdefault((device_type, pool), {})
         of_place[process] = of_place[process] + use if process in of_place else use
+    return found
+
+
+RSS: Place = (DeviceType.CPU, Pool.NONE)
+"""Host memory of a process, whoever allocated it: no pool."""
+
+
+def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: Iterable[int]) -> dict[int, Use]:
+    """Of each process that was sampled the same figures of its resident memory, within the steps that are compared.
+    Samples that fall into a step stand for it."""
+    if not host:
+        return {}
+    begins = _step_times(tracked)
+    found = {}
+    for number in processes:
+        series = host.get(tracked.processes[number].ring)
+        if series is None or number not in begins:
+            continue
+        steps, start, end = begins[number]
+        inside = (series.ts >= start[0]) & (series.ts <= end)
+        rss = series.rss[inside]
+        if len(rss) < _FEWEST_SAMPLES:
+            continue
+        late = series.rss[inside & (series.ts >= start[-max(len(start) // 4, 1)])]
+        late = late if len(late) else rss[-1:]
+        at = int(np.searchsorted(start, series.ts[inside][rss.argmax()], side="right")) - 1
+        found[number] = Use(
+            peak=int(rss.max()),
+            end=int(np.median(late)),
+            peak_step=int(steps[max(at, 0)]),
+            peak_swing=int(rss.max() - np.median(rss)),
+            end_swing=int(late.max() - late.min()),
+            devices=(0,),
+        )
+    return found
+
+
+def _step_times(tracked: Tracked) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]]:
+    """By process its steps that are compared, when each began, and when the last ended."""
+    columns = {
+        name: np.asarray(tracked.steps[name]).astype(np.int64) for name in ("process", "step", "start_ts", "end_ts")
+    }
+    last = np.array([tracked.last_complete_step.get(n, -1) for n in range(len(tracked.processes))], np.int64)
+    keep = np.flatnonzero((columns["step"] >= FIRST_STEP) & (columns["step"] <= last[columns["process"]]))
+    found = {}
+    for number in np.unique(columns["process"][keep]).tolist():
+        rows = keep[columns["process"][keep] == number]
+        steps, inverse = np.unique(columns["step"][rows], return_inverse=True)
+        start = np.full(len(steps), np.iinfo(np.int64).max)
+        np.minimum.at(start, inverse.reshape(-1), columns["start_ts"][rows])
+        found[number] = steps, start, int(columns["end_ts"][rows].max())
     return found
 
 

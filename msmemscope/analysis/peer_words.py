@@ -6,9 +6,10 @@ In: excesses of one cause. Out: the finding, with its sentence, details and row 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from msmemscope.analysis.coordinates import EXPERT, only_theirs
 from msmemscope.analysis.findings import (
     Finding,
     Row,
@@ -21,8 +22,13 @@ from msmemscope.analysis.findings import (
     scope_of,
 )
 from msmemscope.analysis.outliers import FEWEST
+from msmemscope.analysis.peer_drift import drift
 from msmemscope.analysis.peer_excess import Excess, Line
+from msmemscope.analysis.peer_use import RSS
 from msmemscope.analysis.steps import FIRST_STEP
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Tracked
 
 USES_MORE = "uses_more"
 USES_LESS = "uses_less"
@@ -43,26 +49,37 @@ COLUMNS = (
     "line_bytes",
     "leak",
 )
-_AT = {"peak": "at the peak", "end": "at the ends of steps", "reserved": "reserved by the pool"}
+_AT = {
+    "peak": "at the peak",
+    "end": "at the ends of steps",
+    "reserved": "reserved by the pool",
+    "rss": "resident at most",
+    "rss_end": "resident in the last steps",
+}
 _MANY = 8  # in a group: Dixon's test is for fewer
 
 LeakOf = Callable[[int, Sequence[int], int, int], "Finding | None"]
 """The leak that an excess comes from: rank, ranks of its peers, device type, bytes."""
 
 
-def finding(
-    cause: Sequence[Excess],
-    rank_of: Mapping[int, int],
-    job: Sequence[int],
-    last_step: Mapping[int, int],
-    leak_of: LeakOf,
-) -> Finding:
-    """One for excesses of the same line, largest first. rank_of, last_step: by process."""
-    first = cause[0]
+@dataclass(frozen=True)
+class View:
+    """What is known beside the excesses. rank_of: by process, of those that are compared."""
+
+    tracked: Tracked
+    rank_of: Mapping[int, int]
+    leak_of: LeakOf
+
+
+def finding(cause: Sequence[Excess], view: View) -> Finding:
+    """One for excesses of the same line, largest first."""
+    first, rank_of, last_step = cause[0], view.rank_of, view.tracked.last_complete_step
+    job = view.tracked.subjects.ranks
     ranks = tuple(sorted(rank_of[one.process] for one in cause))
-    peers = sorted(rank_of[peer] for peer in first.peers if rank_of[peer] not in ranks)
+    others = [peer for peer in first.peers if rank_of[peer] not in ranks]
+    peers = sorted(rank_of[peer] for peer in others)
     is_pair = len(first.peers) + 1 < FEWEST
-    leak = leak_of(rank_of[first.process], peers, first.place[0], first.bytes) if first.is_more else None
+    leak = view.leak_of(rank_of[first.process], peers, first.place[0], first.bytes) if first.is_more else None
     line = next(iter(first.lines), None)
     kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
     is_note = kind != USES_MORE or leak is not None
@@ -97,6 +114,8 @@ def finding(
         "less": [_as_json(one) for one in first.less],
         "unexplained_bytes": first.unexplained_bytes,
         "leak": leak.place if leak else "",
+        "coordinate": only_theirs(view.tracked, [one.process for one in cause], others),
+        "drift_per_step": _drift(view, first, others) if first.is_more and leak is None else 0.0,
     }
     found = Finding(
         kind=kind,
@@ -123,7 +142,7 @@ def finding(
     return replace(
         found,
         sentence=_sentence(found, first, leak),
-        details=tuple(_details(first)),
+        details=tuple(_details(found, first)),
         advice="" if is_note else _advice(found, first),
         row=_row(found, first),
     )
@@ -162,7 +181,7 @@ def _clause(found: Finding, first: Excess, peers: int) -> str:
 
 
 def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
-    at = _AT[first.figure]
+    at, evidence = _AT[first.figure], found.evidence
     text = f"{at_the_start(found.evidence['clause'])} ({_against(first.used, first.usual)} {at})"
     if leak is not None:
         return f"{text}: it is the leak at {leak.place}."
@@ -175,23 +194,41 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
         where = f"at {_place(first.less[0])}" if is_one else "in other lines"
         parts.append(f"{format_bytes(first.less_bytes)} less {where}")
     if first.unexplained_bytes and 10 * first.unexplained_bytes >= first.bytes:
-        parts.append(f"{format_bytes(first.unexplained_bytes)} of which no line is known")
+        what = "that is no tensor" if first.place == RSS else "of which no line is known"
+        parts.append(f"{format_bytes(first.unexplained_bytes)} {what}")
+    if evidence["drift_per_step"]:
+        parts.append(f"{format_bytes(evidence['drift_per_step'])} more with each step")
     if first.figure == "reserved":
         parts.append("what is allocated is alike, the rest is free in the pool")
     text += ": " + ", ".join(parts) if parts else ""
     return f"{text}. Two ranks cannot be judged by each other." if found.kind == DIFFERS else f"{text}."
 
 
-def _details(first: Excess) -> Iterator[str]:
-    """The other figures that are out."""
+def _drift(view: View, first: Excess, others: Sequence[int]) -> float:
+    last = view.tracked.last_complete_step
+    shared = min((last.get(one, -1) for one in (first.process, *others)), default=-1)
+    grows = drift(view.tracked.steps, first.place, first.process, others, shared)
+    return grows if grows >= 1 and others else 0.0
+
+
+def _details(found: Finding, first: Excess) -> Iterator[str]:
+    """What they have in common, and the other figures that are out."""
+    coordinate = found.evidence["coordinate"]
+    if coordinate and first.is_more:
+        why = ": experts there may get more tokens" if coordinate.startswith(f"{EXPERT}=") else ""
+        of_all = "they, and only they of their peers, have" if len(found.ranks) > 1 else "it alone of its peers has"
+        yield f"{of_all} {coordinate}{why}"
     for one in first.figures:
         if (one.place, one.figure) != (first.place, first.figure):
-            yield f"{pool_name(one.place[1], one.place[0])} {_AT[one.figure]}: {_against(one.used, one.usual)}"
+            pool = pool_name(one.place[1], one.place[0]) or "host memory"
+            yield f"{pool} {_AT[one.figure]}: {_against(one.used, one.usual)}"
 
 
 def _advice(found: Finding, first: Excess) -> str:
     if first.figure == "reserved":
         return "The pool of this rank is fragmented, or keeps what a large block left: cluster/segments.csv."
+    if first.place == RSS:
+        return "Look for what only this rank does on the host beside tensors: arrays of numpy, logs, caches of files."
     if not found.file:
         return "No call stack holds the difference: record call stacks (--call-stack python:32) to learn the line."
     if first.lines[0].is_only_here:

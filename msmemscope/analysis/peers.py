@@ -1,8 +1,9 @@
 """Why one rank uses more memory than the others: each is compared with the ranks that do the same work.
 
-In: the tables of steps and sites. Out: a finding of the kind USES_MORE for every cause, a note of the kind USES_LESS
-for ranks that use less, of DIFFERS for two ranks that nobody can judge by each other, and of UNKNOWN_STAGES. Who is
-whose peer: peer_groups.py; what is compared: peer_use.py; what is too much: outliers.py; how it is said: peer_words.py.
+In: the tables of steps and sites, the samples of host memory. Out: a finding of the kind USES_MORE for every cause, a
+note of the kind USES_LESS for ranks that use less, of DIFFERS for two ranks that nobody can judge by each other, of
+UNKNOWN_STAGES, and of STAGES_DIFFER (peer_stages.py). Who is whose peer: peer_groups.py and coordinates.py; what is
+compared: peer_use.py; what is too much: outliers.py; how it is said: peer_words.py.
 
 A rank is told when it is an outlier of its group in the peak, in the level at the ends of steps or in what its pool has
 reserved, and exceeds the median of its peers by min_share and by min_bytes, and by more than the steps of a peer
@@ -13,7 +14,7 @@ The excess is explained by call stacks: what each held at the end of the last st
 peak is higher), less the median of the peers nearest to the group's. Where a rank holds less, that is told, too.
 
 evidence:
-    figure          "peak", "end" or "reserved": what the bytes are of
+    figure          "peak", "end" or "reserved" of a pool, "rss" (at most) or "rss_end" of all host memory of a process
     peers_bytes     the median of the peers; share: the excess over it, null where they have nothing
     peers           the ranks it was compared with
     test            "Dixon's Q" or "modified z", "" for a pair
@@ -25,31 +26,40 @@ evidence:
     less_bytes      what lines hold less than those of the peers; less: the first of these lines
     unexplained_bytes           of the excess, what the lines do not add up to
     leak            the line of the leak that it comes from, ""
+    coordinate      a coordinate that all these ranks have and none of their peers, "ep=3", as frameworks told; ""
+    drift_per_step  by how many bytes the distance of the first rank to its peers grows in each step, 0.0
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from msmemscope.analysis import peer_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
+from msmemscope.analysis.coordinates import by_coordinates
 from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding, device_name
 from msmemscope.analysis.outliers import FEWEST, outliers
 from msmemscope.analysis.peer_excess import Excess, Explainer
 from msmemscope.analysis.peer_groups import by_likeness, by_stage, read_degrees
-from msmemscope.analysis.peer_use import FEWEST_STEPS, Place, SiteLevels, Use, use_by_place
+from msmemscope.analysis.peer_stages import note_on_stages
+from msmemscope.analysis.peer_use import FEWEST_STEPS, RSS, Place, SiteLevels, Use, resident_use, use_by_place
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.subjects import Subject
 
 __all__ = ["PEERS", "PeerOptions", "judge"]
 
 _DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 # Each with the fields of Use that say by how much it differs by chance.
 _FIGURES = (("peak", "peak_swing"), ("end", "end_swing"), ("reserved", "peak_swing"))
+_RSS_FIGURES = {"peak": "rss", "end": "rss_end", "reserved": "rss"}
 
 
 @dataclass(frozen=True)
@@ -59,15 +69,17 @@ class PeerOptions:
     parallel: str = ""
     """Sizes of the parallel groups, such as tp=2,pp=4,dp=8 (tp, cp, dp and pp; their product is the number of ranks):
     ranks of one pipeline stage are peers, tp goes fastest through the ranks, then cp, dp and pp. Without it ranks that
-    run the same program and allocate at the same lines are."""
+    stand in one stage by the word of their framework are, else those that run the same program and allocate at the same
+    lines."""
     min_share: float = 0.05
     """A rank that exceeds the median of its peers by a smaller share of it is not told; 0 to 1."""
     min_bytes: int = 16777216
     """A rank that exceeds the median of its peers by fewer bytes is not told."""
     pair_share: float = 0.2
-    """Of two ranks, which cannot be judged by each other: a difference of a smaller share is not told; 0 to 1."""
+    """Of two ranks, which cannot be judged by each other, of resident memory and of stages: a difference of a smaller
+    share is not told; 0 to 1."""
     pair_bytes: int = 67108864
-    """Of two ranks: a difference of fewer bytes is not told."""
+    """Of two ranks, resident memory and stages: a difference of fewer bytes is not told."""
 
     def __post_init__(self) -> None:
         read_degrees(self.parallel)
@@ -96,28 +108,52 @@ def judge(tables: Tables, options: PeerOptions) -> list[Finding]:
     size = int(np.prod(list(degrees.values()), dtype=np.int64)) if degrees else len(subjects.ranks)
     if size != len(subjects.ranks):
         return [peer_words.unknown_stages(options.parallel, size, subjects.ranks)]
-    groups = by_stage(ranks, degrees) if degrees else by_likeness(tracked, ranks)
+    told = None if degrees else by_coordinates(tracked, ranks)
+    if degrees:
+        groups = by_stage(ranks, degrees)
+    else:
+        groups = by_likeness(tracked, ranks) if told is None else list(told.values())
     number = {one.main: one.rank or 0 for one in ranks}
     uses = use_by_place(tracked, number)
+    uses[RSS] = resident_use(tracked, tables.host, number)
     explainer = Explainer(tables.stack, tracked, SiteLevels(tracked))
     causes: dict[tuple[object, ...], list[Excess]] = defaultdict(list)
     for at, group in enumerate(groups):
         for excess in _excesses([one.main for one in group], uses, options):
             explained = explainer.explain(excess)
             causes[at, excess.place, excess.is_more, explained.cause].append(explained)
-    found = [
-        peer_words.finding(
-            sorted(cause, key=lambda one: -one.bytes), number, subjects.ranks, tracked.last_complete_step, _leak(tables)
-        )
-        for cause in causes.values()
-    ]
+    view = peer_words.View(tracked, number, _leak(tables))
+    found = [peer_words.finding(sorted(cause, key=lambda one: -one.bytes), view) for cause in causes.values()]
+    found += note_on_stages(
+        _stages(groups, told, degrees),
+        uses,
+        number,
+        subjects.ranks,
+        share=options.pair_share,
+        least=options.pair_bytes,
+    )
     return sorted(found, key=lambda one: (one.is_note, -one.bytes, one.ranks))
+
+
+def _stages(
+    groups: Sequence[Sequence[Subject]],
+    told: Mapping[tuple[object, ...], Sequence[Subject]] | None,
+    degrees: Mapping[str, int],
+) -> dict[int, list[int]]:
+    """The processes of each stage, where all groups are stages of one pipeline."""
+    if degrees:
+        return {at: [one.main for one in group] for at, group in enumerate(groups)}
+    if told is None or len({key[:-1] for key in told}) > 1:
+        return {}
+    return {int(str(key[-1])): [one.main for one in group] for key, group in told.items()}
 
 
 def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: PeerOptions) -> Iterator[Excess]:
     """What is told of the processes of one group, one for each of them and kind of device."""
     told: dict[tuple[int, bool, bool, int], list[Excess]] = defaultdict(list)
     for place, of_place in uses.items():
+        if place == RSS and not all(process in of_place for process in group):
+            continue  # nobody looked at all of them
         everybody = [of_place.get(process, Use()) for process in group]
         for figure, swing in _FIGURES:
             values = np.array([getattr(use, figure) for use in everybody], np.int64)
@@ -128,8 +164,10 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
                 others = np.delete(values, at)
                 usual = int(np.median(others))
                 excess = int(values[at]) - usual
-                share = options.pair_share if is_pair else options.min_share
-                least = options.pair_bytes if is_pair else options.min_bytes
+                # Much that differs between processes for no harm is in their resident memory.
+                is_rough = is_pair or place == RSS
+                share = options.pair_share if is_rough else options.min_share
+                least = options.pair_bytes if is_rough else options.min_bytes
                 # The peers' own steps say how much chance there is; the outlier's would excuse what happens once.
                 if abs(excess) <= max(least, share * usual, float(np.median(np.delete(by_chance, at)))):
                     continue
@@ -144,7 +182,7 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
                         peers=tuple(peers[number] for number in nearest.tolist()),
                         place=place,
                         devices=use.devices or next((one.devices for one in everybody if one.devices), ()),
-                        figure=figure,
+                        figure=_RSS_FIGURES[figure] if place == RSS else figure,
                         used=int(values[at]),
                         usual=usual,
                         step=use.peak_step,
@@ -154,7 +192,10 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
         # The framework's pool before the driver's, blocks before what is reserved for them; the larger figure of it.
         main = min(
             figures,
-            key=lambda one: (one.place[1] in _DRIVERS, one.figure == "reserved", -one.bytes, one.figure != "peak"),
+            key=lambda one: (
+                *(one.place[1] in _DRIVERS, one.place == RSS),
+                *(one.figure == "reserved", -one.bytes, one.figure not in ("peak", "rss")),
+            ),
         )
         # What is there at the ends of steps, too, is best explained by what was alive at the last of them.
         lasts = any(one.place == main.place and one.figure == "end" for one in figures)

@@ -50,6 +50,7 @@ class Process:
     ended_ns: int = 0  # when the agent saw that it had ended; 0: it had not, or nobody looked
     ended_by: int = -1  # the signal that ended it; 0: it ended itself; -1: not known
     ended_for_memory: int = 0  # 1: the kernel killed it, whose control group had reached its limit
+    parallel: str = ""  # where its framework says that it stands: "tp=0/2,pp=1/4", analysis/coordinates.py reads it
 
     @property
     def is_main(self) -> bool:

@@ -56,6 +56,7 @@ class RingReport:
     visible_devices: str = ""
     not_seen: Mapping[str, str] = field(default_factory=dict)
     holders: tuple[str, ...] = ()
+    parallel: str = ""
     marks: tuple[Mark, ...] = ()
 
     @property
@@ -239,6 +240,7 @@ def _one_ring(several: list[RingReport]) -> RingReport:
         visible_devices=newest.visible_devices or max(one.visible_devices for one in several),
         not_seen={**not_seen, **newest.not_seen},
         holders=newest.holders or max(one.holders for one in several),
+        parallel=newest.parallel or max(one.parallel for one in several),
     )
 
 
@@ -309,6 +311,7 @@ def _ring(message: Mapping[str, Any]) -> RingReport:
         visible_devices=messages.text(message, "visible_devices"),
         not_seen=_not_seen(messages.mapping(message, "not_seen")),
         holders=_holders(message.get("holders")),
+        parallel=messages.text(message, "parallel"),
         marks=_marks(message.get("marks")),
     )
 

@@ -48,6 +48,8 @@ class Process:
     pid: int = 100
     program: str = "/usr/bin/python3"
     command: str = "python3\u241ftrain.py"
+    role: str = ""
+    parallel: str = ""
     lost: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 

@@ -15,6 +15,7 @@ from msmemscope.analysis.leaks import find_leaks
 from msmemscope.analysis.options import make_options
 from msmemscope.analysis.outliers import outliers
 from msmemscope.analysis.peer_groups import by_stage, read_degrees
+from msmemscope.analysis.peer_stages import STAGES_DIFFER
 from msmemscope.analysis.peer_words import DIFFERS, UNKNOWN_STAGES, USES_LESS, USES_MORE
 from msmemscope.analysis.peers import PeerOptions, judge
 from msmemscope.errors import UsageError
@@ -231,14 +232,20 @@ def test_stages_of_a_pipeline_are_no_outliers_of_each_other() -> None:
     assert (one.ranks, one.bytes, one.line, one.evidence["peers"]) == ((6,), 100 * MIB, SAVE, "4-5,7")
 
 
-def test_one_stage_that_stands_out_is_silent_only_when_the_stages_are_told() -> None:
+def test_one_stage_that_stands_out_is_a_note_when_the_stages_are_told() -> None:
     def loop(worker: Worker, rank: int, iteration: int) -> None:
         if iteration == 2:
             worker.alloc(stack(at(70)), (900 if rank < 4 else 100) * MIB, device=rank % 8, **NPU)
 
     job = cards(32, loop)
     assert [one.ranks for one in found(job)] == [(0, 1, 2, 3)]
-    assert found(job, parallel="tp=2,dp=2,pp=8") == []
+    (note,) = found(job, parallel="tp=2,dp=2,pp=8")
+    assert (note.kind, note.is_note, note.ranks, note.bytes) == (STAGES_DIFFER, True, (0, 1, 2, 3), 800 * MIB)
+    stages = note.evidence["stages"]
+    assert [row["ranks"] for row in stages[:2]] == ["0-3", "4-7"]
+    # Weights and what stays: 356 MiB; what the first stage has within its steps, 32 MiB, falls by an eighth a stage.
+    assert [row["predicted_bytes"] // MIB for row in stages] == [388 - 4 * stage for stage in range(8)]
+    assert [row["peak_bytes"] // MIB for row in stages] == [1188] + [388] * 7
 
 
 def test_sizes_that_are_not_this_jobs_are_said_and_nothing_is_compared() -> None:

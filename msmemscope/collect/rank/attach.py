@@ -48,6 +48,8 @@ def attach(session: Session) -> None:
     watch_operators(session.config)
     _watch_for_oom()
     watch_owners(session.config)
+    _watch_for_marks()
+    _watch_for_coordinates()
 
 
 def _set_up(session: Session) -> None:
@@ -99,6 +101,22 @@ def _watch_for_oom() -> None:
         watch_for_oom()
 
 
+def _watch_for_marks() -> None:
+    """Of engines, which sleep and wake up."""
+    if "torch" in sys.modules:
+        from msmemscope.framework_hooks import watch_marks
+
+        watch_marks()
+
+
+def _watch_for_coordinates() -> None:
+    """Of ranks that stand in groups."""
+    if "torch" in sys.modules:
+        from msmemscope.collect.rank import coordinates
+
+        coordinates.watch()
+
+
 def watch_owners(config: Config) -> None:
     """Where `config` asks for owners, lets torch's modules and optimizers say what their tensors are."""
     if config.records_owners and _attached is not None and "torch" in sys.modules:
@@ -111,7 +129,8 @@ def watch_owners(config: Config) -> None:
 
 def recording_begins() -> None:
     """start() of the program's: what was said before, and what is there already, is told to the session."""
-    for name, tell_it in (("labels", "tell_again"), ("identities", "label_known_modules")):
+    again = (("labels", "tell_again"), ("identities", "label_known_modules"), ("coordinates", "tell_again"))
+    for name, tell_it in again:
         module = sys.modules.get(f"msmemscope.collect.rank.{name}")
         if module is not None:
             getattr(module, tell_it)()
@@ -136,6 +155,9 @@ def _watch_for_holders(session: Session) -> None:
 def step_ended() -> None:
     """A step of this process has just ended."""
     look_for_operators()
+    coordinates = sys.modules.get("msmemscope.collect.rank.coordinates")
+    if coordinates is not None:
+        coordinates.tell_again()
     if _requests is not None:
         _requests.look()
     if _lookup is not None:

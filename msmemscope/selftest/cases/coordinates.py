@@ -1,0 +1,102 @@
+"""Ranks that say where they stand: experts that are hot, stages of a pipeline; and what a rank holds beside tensors."""
+
+from __future__ import annotations
+
+from msmemscope.selftest.case import Expected, clean, fault, note
+from msmemscope.selftest.loops import place, train
+from msmemscope.selftest.script import MIB, Process, Script
+
+STEPS = 14
+EXPERTS = place("moe.py:61 dispatch", "train.py:85")
+
+
+def stands(rank: Process, **sizes: tuple[int, int]) -> None:
+    rank.meta("parallel", ",".join(f"{name}={at}/{size}" for name, (at, size) in sizes.items()))
+
+
+@fault(
+    "peers",
+    Expected(
+        "uses_more",
+        ranks=(3, 7),
+        place="moe.py:61",
+        bytes=2 * 200 * MIB,
+        says=("they, and only they of their peers, have ep=3: experts there may get more tokens",),
+        evidence={"coordinate": "ep=3"},
+    ),
+)
+def hot_experts(job: Script) -> None:
+    def each(rank: Process, n: int) -> None:
+        if n == 2:
+            rank.alloc((300 if rank.rank % 4 == 3 else 100) * MIB, EXPERTS)
+
+    for one in job.ranks(8):
+        stands(one, ep=(one.rank % 4, 4), dp=(one.rank // 4, 2))
+        train(one, each, steps=STEPS)
+
+
+@fault("peers", Expected("uses_more", ranks=(6,), place="save.py:88", bytes=100 * MIB, evidence={"peers": "4-5,7"}))
+def a_stage_that_the_framework_told(job: Script) -> None:
+    """The stages need so different amounts that rank 6 would be lost among them."""
+
+    def each(rank: Process, n: int) -> None:
+        if n == 2:
+            rank.alloc((900 if rank.rank < 4 else 100) * MIB, place("model.py:70 embed", "train.py:85"))
+        if n == 3 and rank.rank == 6:
+            rank.alloc(100 * MIB, place("save.py:88 save", "train.py:70"))
+
+    for one in job.ranks(8):
+        stands(one, tp=(one.rank % 4, 4), pp=(one.rank // 4, 2))
+        train(one, each, steps=STEPS)
+
+
+def pipeline(rank: Process, stage: int, stages: int, extra: int) -> None:
+    """1F1B: as many micro-batches of 40 MiB as stages from here to the last."""
+
+    def each(rank: Process, n: int) -> None:
+        if n == 0 and extra:
+            rank.alloc(extra, place("model.py:90 head", "train.py:80"))
+        batches = [rank.alloc(40 * MIB, place("model.py:33 forward", "train.py:85")) for _ in range(stages - stage)]
+        for one in batches:
+            rank.free(one)
+
+    train(rank, each, steps=STEPS, activations=2 * MIB)
+
+
+@clean("peers")
+def stages_as_their_layers_predict(job: Script) -> None:
+    for one in job.ranks(12):
+        stands(one, tp=(one.rank % 3, 3), pp=(one.rank // 3, 4))
+        pipeline(one, one.rank // 3, 4, 0)
+
+
+@clean("peers", note("stages_differ", ranks=(9, 10, 11), bytes=300 * MIB, says=("stage 3",)))
+def a_last_stage_with_the_head(job: Script) -> None:
+    for one in job.ranks(12):
+        stands(one, tp=(one.rank % 3, 3), pp=(one.rank // 3, 4))
+        pipeline(one, one.rank // 3, 4, 300 * MIB if one.rank >= 9 else 0)
+
+
+def resident(job: Script, who: int, extra: int) -> None:
+    for one in job.ranks(4):
+        one.sample("cpu", used=8 << 30, total=64 << 30, rss=(1 << 30) + (extra if one.rank == who else 0), shared=0)
+
+        def each(rank: Process, n: int) -> None:
+            rss = (1 << 30) + n % 3 * MIB + (extra if rank.rank == who else 0)
+            rank.sample("cpu", used=8 << 30, total=64 << 30, rss=rss, shared=0)
+            rank.wait(0.1)
+
+        train(one, each, steps=STEPS)
+
+
+@fault(
+    "peers",
+    Expected("uses_more", ranks=(2,), bytes=500 * MIB, device="cpu", evidence={"figure": "rss"}, says=("no tensor",)),
+)
+def host_memory_that_is_no_tensor(job: Script) -> None:
+    resident(job, 2, 500 * MIB)
+
+
+@clean("peers")
+def a_little_more_resident(job: Script) -> None:
+    resident(job, 2, 60 * MIB)
