@@ -4,6 +4,9 @@ In: what of the blocks of each process that were alive at one mark was alive at 
 owners. Out: a finding of the kind SURVIVED where more than min_bytes did on a card, over all ranks; a note of the kind
 GAVE_BACK where all gave back what they should; and the lines and owners of every rank in cluster/audit.csv.
 
+On CUDA nobody records whether the driver has memory back whose addresses a pool keeps (cuMemUnmap), as vLLM's sleep
+mode does there: what survived is a note.
+
 Of a rank that slept several times the time is told at which most survived. What is meant to stay is told by its owner
 (--audit.keep): it is shown, and counts towards no limit. What was made between the marks is shown, too: weights that
 were moved to the host lie there.
@@ -98,6 +101,11 @@ class _Line:
     native: bool
     sums: Mapping[str, int]
     is_meant: bool
+
+    @property
+    def is_sure(self) -> bool:
+        """On a card of which it is known whether the driver has its memory back."""
+        return self.is_card and not self.device.startswith("cuda")
 
     def as_json(self) -> dict[str, Any]:
         names = ("file", "line", "function", "native", "pool", "owner", "is_meant")
@@ -218,12 +226,13 @@ def _order(one: _Line) -> tuple[Any, ...]:
 
 def _finding(tables: Tables, some: Sequence[_Audited], options: AuditOptions) -> Finding:
     worst = max(some, key=lambda one: one.kept)
-    is_bad = worst.kept >= options.min_bytes
+    survived = worst.kept >= options.min_bytes
+    is_bad = survived and any(one.is_sure for audited in some for one in audited.lines if one.sums["kept_bytes"])
     ranks = tuple(sorted(one.subject.rank for one in some if one.subject.rank is not None))
     top = next((one for one in worst.lines if one.is_card and not one.is_meant and one.sums["kept_bytes"]), None)
     devices = sorted({one.device for audited in some for one in audited.lines if one.is_card})
     found = Finding(
-        kind=SURVIVED if is_bad else GAVE_BACK,
+        kind=SURVIVED if survived else GAVE_BACK,
         headline="SURVIVED" if is_bad else "",
         severity="warning" if is_bad else "info",
         confidence=1.0,
@@ -262,8 +271,10 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
     head = f"{at_the_start(found.who)}: {kept}{of_each} of {before} survived from {first} to {second}{where}"
     top = next((one for one in worst.lines if one.is_card and not one.is_meant and one.sums["kept_bytes"]), None)
     parts = [head]
-    if top is not None and not found.is_note:
+    if top is not None and found.kind == SURVIVED:
         parts.append(f"{format_bytes(top.sums['kept_bytes'])} of it from {_place(top)}")
+    if found.kind == SURVIVED and found.is_note:
+        parts.append("whether the driver has it back is not recorded on CUDA")
     if figures["meant_bytes"]:
         parts.append(f"{format_bytes(figures['meant_bytes'])} beside it were meant to")
     if figures["host_made_bytes"]:

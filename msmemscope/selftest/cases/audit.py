@@ -105,3 +105,10 @@ def weights_are_meant_to_stay(job: Script) -> None:
     rank.mark("sleep", asks=True)
     rank.mark("wake_up", asks=True)
     rank.free(kept)
+
+
+@fault("audit", Expected("survived", ranks=(0,), bytes=96 * MIB, severity="info", says=("not recorded on CUDA",)))
+def on_cuda_nobody_can_be_sure(job: Script) -> None:
+    rank = job.rank(device="cuda")
+    train(rank)
+    sleeps(rank, forgets=96 * MIB)

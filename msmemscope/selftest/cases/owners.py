@@ -97,3 +97,50 @@ def owners_of_two_ranks(job: Script) -> None:
             one.alloc((one.rank + 1) * MIB, WHERE)
         for _ in range(STEPS):
             one.step()
+
+
+def over_steps(made: Played) -> Iterator[str]:
+    """The cache grows by 1 MiB in each step beside 2 MiB of scratch that nobody names, on both ranks; in the last step
+    it goes to another owner."""
+    (one,) = [finding for finding in made.stored.summary.findings if finding.kind == "decompose"]
+    told = {
+        (row.cells["scope"], row.cells.get("rank", ""), row.cells["step"]): (
+            row.cells["end_bytes"],
+            row.cells["peak_bytes"],
+            row.cells["pool_peak_bytes"],
+        )
+        for row in one.more_rows
+        if row.file == "decompose_steps" and row.cells["owner"] == "PTA@cache"
+    }
+    for at, step in enumerate((0, *range(2, STEPS))):
+        held = (at + 1) * MIB
+        for scope, rank, many in (("process", 0, 1), ("process", 1, 1), ("job", "", 2)):
+            wanted = (many * held, many * held, many * (held + 2 * MIB))
+            if (found := told.get((scope, rank, step))) != wanted:
+                yield f"cache of {scope} {rank} in step {step} is {found} instead of {wanted}"
+    changes = {
+        (row.cells["scope"], row.cells["before"], row.cells["owner"]): row.cells["blocks"]
+        for row in one.more_rows
+        if row.file == "decompose_changes"
+    }
+    wanted_changes = {("process", "cache", "kept"): STEPS, ("job", "cache", "kept"): 2 * STEPS}
+    if changes != wanted_changes:
+        yield f"changes of owners are {changes} instead of {wanted_changes}"
+
+
+@clean("decompose", note("decompose", ranks=(0, 1), bytes=2 * (STEPS + 2) * MIB), check=over_steps)
+def an_owner_that_grows_over_the_steps(job: Script) -> None:
+    job.config["analysis"] = ("decompose",)
+    for rank in job.ranks(2):
+        blocks = []
+        for _ in range(STEPS):
+            block = rank.alloc(MIB, WHERE)
+            rank.own(block, "cache")
+            blocks.append(block)
+            rank.scratch(2 * MIB, WHERE)
+            rank.step()
+        for block in blocks:
+            rank.own(block, "kept")
+        rank.step()
+        for block in blocks:
+            rank.free(block)
