@@ -231,7 +231,7 @@ def verdict(judged: Judged) -> str:
 
 PEERS = Analyzer(
     name="peers",
-    needs=("sites", "steps", "sums", "peaks", "leaks"),
+    needs=("sites", "steps", "sums", "peaks", "host", "leaks"),
     options=PeerOptions,
     judge=judge,
     files={"peers": peer_words.COLUMNS},

@@ -18,6 +18,7 @@ EVENTS = ("alloc", "free", "launch", "access")  # bit i of upstream's eventType;
 LEVELS = ("op", "kernel")  # bit i of levelType
 ANALYSES = ("leaks", "decompose", "inefficient", "oom")  # bit i of analysisType
 OWN_ANALYSES = (
+    "audit",
     "compare",
     "coverage",
     "ledger",

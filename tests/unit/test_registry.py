@@ -14,6 +14,7 @@ import pytest
 from fake_run import SECOND, leaky_job, process
 
 import msmemscope
+from msmemscope._kernel import text_id
 from msmemscope.analysis import asked, registry
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Tables
 from msmemscope.analysis.blocks import Tracked, fold
@@ -67,7 +68,7 @@ def test_another_packages_analysis_is_run_printed_and_written(install: Install, 
     assert "; 4 findings of toy: rank 0 at train.py:" in [line for line in lines if line][-1]
 
     summary = json.loads((path / "cluster" / "summary.json").read_text())
-    assert summary["analyses"] == ["oom", "watch", "leaks", "peers", "coverage", "toy"]
+    assert summary["analyses"] == ["oom", "watch", "leaks", "peers", "audit", "coverage", "toy"]
     assert (summary["toy"], summary["leaks"], summary["schema"]) == (4, 2, 1)
     toys = [one for one in summary["findings"] if one["kind"] == "busy_site"]
     assert [(one["headline"], one["ranks"]) for one in toys] == [("TOY", str(rank)) for rank in range(4)]
@@ -221,6 +222,9 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=20)
     run.add(Kind.WATCH, 10_001, ptr=64, size=8, used=0, total=0, aux=WatchMoment.BEGAN)
     run.add(Kind.WATCH, 10_002, ptr=64, size=8, used=0, total=4, aux=WatchMoment.BEFORE)
+    for number, name in enumerate(("sleep", "wake_up")):  # behind a second, that they are no mark of one name
+        run.strings[text_id(name)] = name
+        run.add(Kind.MARK, 20_000 + number, name=text_id(name))
     run.processes.append(process(9, rank=None, pid=77, command="python\u241fserve.py"))
     run._events[9] = []
     for second in range(1, 100):  # a process without steps, which grows beside its blocks
@@ -321,7 +325,7 @@ def test_a_broken_one_is_told_once_and_left_out(
     run = leaky_job()
     for _ in range(2):
         summary = analyse(run).summary
-        assert set(summary.analyses) == {"oom", "leaks", "coverage", "peers", "watch", "toy"}
+        assert set(summary.analyses) == {"audit", "oom", "leaks", "coverage", "peers", "watch", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1

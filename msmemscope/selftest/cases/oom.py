@@ -146,13 +146,6 @@ def caused(rank: int, size: int, *says: str) -> Expected:
     return out((rank,), size, says=says)
 
 
-@fault("oom", caused(0, 80 * GIB, "cause: the request alone is larger than the device"))
-def larger_than_the_card(job: Script) -> None:
-    rank = job.rank()
-    train(rank, ends=False)
-    fails(rank, 80 * GIB, used=GIB)
-
-
 @fault("oom", caused(0, 100 * MIB, "cause: the pool is fragmented: 112 MiB of it are free"))
 def free_in_pieces(job: Script) -> None:
     """Seven of eight pieces are free, none of them as large as what is asked for."""
