@@ -69,7 +69,7 @@ from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
 from msmemscope.analysis.verdict.sites import SiteJudge
-from msmemscope.folds.segments import lay_out, segment_sites
+from msmemscope.folds.segments import DRIVER_POOLS, lay_out, segment_sites
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -142,8 +142,23 @@ def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
     if not any(one.kind in (LEAK, LEAK_CANDIDATE) for one in findings):
         return findings
     alive, mappings = tables.alive
-    segments = segment_sites(alive, lay_out(alive, mappings))
+    segments = segment_sites(alive, lay_out(alive, mappings), _reserved(tables.tracked))
     return found(without_sites(tables.tracked, segments)) if segments else findings
+
+
+def _reserved(tracked: Tracked) -> dict[tuple[int, int, int], int]:
+    """By process, device type and device what its pools had of the driver when its last complete step ended."""
+    steps = tracked.steps
+    last = _last_complete(tracked)
+    chosen = np.asarray(steps["complete"], bool) & (np.asarray(steps["end_reserved"]) > 0)
+    chosen &= np.asarray(steps["step"]).astype(np.int64) == last[np.asarray(steps["process"], np.int64)]
+    found: dict[tuple[int, int, int], int] = defaultdict(int)
+    names = ("process", "device_type", "device", "pool", "end_reserved")
+    rows = zip(*(np.asarray(steps[name])[chosen].tolist() for name in names), strict=True)
+    for process, device_type, device, pool, size in rows:
+        if pool not in DRIVER_POOLS:
+            found[process, device_type, device] += size
+    return found
 
 
 def _rate(finding: Finding) -> float:
@@ -265,12 +280,17 @@ def _last_steps(tracked: Tracked) -> Ints:
 
     A worker that has run dry while its rank goes on neither leaks nor stopped leaking in the steps after.
     """
-    complete = np.full(len(tracked.processes), -1, dtype=np.int64)
-    for process, step in tracked.last_complete_step.items():
-        complete[process] = step
+    complete = _last_complete(tracked)
     active = np.full(len(tracked.processes), -1, dtype=np.int64)
     np.maximum.at(active, np.asarray(tracked.sites["process"], dtype=np.int64), tracked.sites["last_step"])
     return np.minimum(complete, active)
+
+
+def _last_complete(tracked: Tracked) -> Ints:
+    complete = np.full(len(tracked.processes), -1, dtype=np.int64)
+    for process, step in tracked.last_complete_step.items():
+        complete[process] = step
+    return complete
 
 
 def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:

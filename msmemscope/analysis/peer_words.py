@@ -21,6 +21,7 @@ from msmemscope.analysis.findings import (
     pool_name,
     scope_of,
 )
+from msmemscope.analysis.fragmentation import FRAGMENTED
 from msmemscope.analysis.outliers import FEWEST
 from msmemscope.analysis.peer_drift import drift
 from msmemscope.analysis.peer_excess import Excess, Line
@@ -58,8 +59,8 @@ _AT = {
 }
 _MANY = 8  # in a group: Dixon's test is for fewer
 
-LeakOf = Callable[[int, Sequence[int], int, int], "Finding | None"]
-"""The leak that an excess comes from: rank, ranks of its peers, device type, bytes."""
+LeakOf = Callable[[int, Sequence[int], int, int, str], "Finding | None"]
+"""The leak that an excess comes from: rank, ranks of its peers, device type, bytes, figure."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,11 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
     others = [peer for peer in first.peers if rank_of[peer] not in ranks]
     peers = sorted(rank_of[peer] for peer in others)
     is_pair = len(first.peers) + 1 < FEWEST
-    leak = view.leak_of(rank_of[first.process], peers, first.place[0], first.bytes) if first.is_more else None
+    leak = (
+        view.leak_of(rank_of[first.process], peers, first.place[0], first.bytes, first.figure)
+        if first.is_more
+        else None
+    )
     line = next(iter(first.lines), None)
     kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
     is_note = kind != USES_MORE or leak is not None
@@ -184,7 +189,7 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
     at, evidence = _AT[first.figure], found.evidence
     text = f"{at_the_start(found.evidence['clause'])} ({_against(first.used, first.usual)} {at})"
     if leak is not None:
-        return f"{text}: it is the leak at {leak.place}."
+        return f"{text}: it is {'what is pinned by' if leak.kind == FRAGMENTED else 'the leak at'} {leak.place}."
     parts = [f"{format_bytes(one.bytes)} of it at {_place(one)}" for one in first.lines]
     if first.other_bytes >= max(first.bytes // 100, 1):
         lines = f"{first.other_lines:,} other line{'' if first.other_lines == 1 else 's'}"

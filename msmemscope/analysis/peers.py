@@ -25,7 +25,7 @@ evidence:
     other_bytes, other_lines    what further lines hold more than those of the peers
     less_bytes      what lines hold less than those of the peers; less: the first of these lines
     unexplained_bytes           of the excess, what the lines do not add up to
-    leak            the line of the leak that it comes from, ""
+    leak            the line of the leak that it comes from, or of what fragments the pool, ""
     coordinate      a coordinate that all these ranks have and none of their peers, "ep=3", as frameworks told; ""
     drift_per_step  by how many bytes the distance of the first rank to its peers grows in each step, 0.0
 """
@@ -43,6 +43,7 @@ from msmemscope.analysis import peer_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
 from msmemscope.analysis.coordinates import by_coordinates
 from msmemscope.analysis.findings import LEAK, LEAK_CANDIDATE, Finding, device_name
+from msmemscope.analysis.fragmentation import FRAGMENTED
 from msmemscope.analysis.outliers import FEWEST, outliers
 from msmemscope.analysis.peer_excess import Excess, Explainer
 from msmemscope.analysis.peer_groups import by_likeness, by_stage, read_degrees
@@ -203,17 +204,18 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
 
 
 def _leak(tables: Tables) -> peer_words.LeakOf:
-    """Which leak, if any, explains half of an excess or more."""
+    """Which leak, or fragmented pool, if any, explains half of an excess or more."""
 
-    def leak_of(rank: int, peers: Sequence[int], device_type: int, excess: int) -> Finding | None:
+    def leak_of(rank: int, peers: Sequence[int], device_type: int, excess: int, figure: str) -> Finding | None:
         for leak in tables.earlier:
-            if leak.kind not in (LEAK, LEAK_CANDIDATE) or rank not in leak.ranks:
+            kinds = (LEAK, LEAK_CANDIDATE, FRAGMENTED) if figure == "reserved" else (LEAK, LEAK_CANDIDATE)
+            if leak.kind not in kinds or rank not in leak.ranks:
                 continue
             if not leak.device.startswith(device_name(device_type, -1)):
                 continue
-            per_rank = leak.evidence["per_rank"]
-            usual = float(np.median([per_rank.get(str(peer), {}).get("bytes", 0) for peer in peers]))
-            if 2 * (per_rank[str(rank)]["bytes"] - usual) >= excess:
+            per_rank, bytes_ = leak.evidence["per_rank"], "pinned_bytes" if leak.kind == FRAGMENTED else "bytes"
+            usual = float(np.median([per_rank.get(str(peer), {}).get(bytes_, 0) for peer in peers]))
+            if 2 * (per_rank[str(rank)][bytes_] - usual) >= excess:
                 return leak
         return None
 
@@ -231,7 +233,7 @@ def verdict(judged: Judged) -> str:
 
 PEERS = Analyzer(
     name="peers",
-    needs=("sites", "steps", "sums", "peaks", "host", "leaks"),
+    needs=("sites", "steps", "sums", "peaks", "host", "leaks", "fragmentation"),
     options=PeerOptions,
     judge=judge,
     files={"peers": peer_words.COLUMNS},

@@ -23,6 +23,8 @@ SITE_KEY = ("process", "device_type", "device", "pool", "stack_py", "stack_c")
 HUGE_PAGES = 1 << 17  # bits of a driver block's flag word: 2 MiB
 GIANT_PAGES = 1 << 31  # 1 GiB
 DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
+_MODULE_SHIFT, _PROGRAM = 56, 33  # of the flag word: the part of CANN that asked; APP, who calls aclrtMalloc
+_NEARLY_ALL = 0.9
 _SEGMENT_DTYPES = {
     "process": np.uint32,
     "device_type": np.uint8,
@@ -177,16 +179,47 @@ def counted_once(live: Table, layout: Layout) -> npt.NDArray[np.bool_]:
     return keep
 
 
-def segment_sites(live: Table, layout: Layout) -> set[tuple[int, ...]]:
+def segment_sites(
+    live: Table, layout: Layout, reserved: Mapping[tuple[int, int, int], int] | None = None
+) -> set[tuple[int, ...]]:
     """Sites, as SITE_KEY, that allocate a pool's segments: at least half of what is alive of them holds blocks of a
-    pool. What grows there grows because the pool does, and the line is whichever happened to ask when it was full."""
+    pool. What grows there grows because the pool does, and the line is whichever happened to ask when it was full.
+
+    reserved: by process, device type and device what the pools say they have. Blocks of the driver in which nothing
+    lies are theirs, too, where all of them together are what the pools have beside the segments with blocks.
+    """
     once = counted_once(live, layout)
+    once &= ~_kept_free(live, layout, once, reserved or {})
     totals: dict[tuple[int, ...], list[int]] = {}
     for row in np.flatnonzero(is_driver(live)).tolist():
         entry = totals.setdefault(tuple(int(live[name][row]) for name in SITE_KEY), [0, 0])
         entry[0] += int(live["size"][row])
         entry[1] += 0 if once[row] else int(live["size"][row])
     return {key for key, (size, filled) in totals.items() if filled and 2 * filled >= size}
+
+
+def _kept_free(
+    live: Table, layout: Layout, once: npt.NDArray[np.bool_], reserved: Mapping[tuple[int, int, int], int]
+) -> npt.NDArray[np.bool_]:
+    """Rows of the driver in which nothing lies and that pools keep. On NPUs those that programs ask for, and no part of
+    CANN."""
+    found = np.zeros(len(live["ptr"]), bool)
+    word = np.asarray(live["attr"], np.uint64) >> np.uint64(_MODULE_SHIFT)
+    empty = is_driver(live) & once & ((np.asarray(live["pool"]) != Pool.HAL) | np.isin(word, (0, _PROGRAM)))
+    for place, size in reserved.items():
+        filled = layout.segments["blocks"] > 0
+        here = empty.copy()
+        for name, value in zip(("process", "device_type", "device"), place, strict=True):
+            here &= np.asarray(live[name]) == value
+            filled &= layout.segments[name] == value
+        outside = ~is_driver(live) & (layout.segment < 0)  # blocks of which no segment was seen
+        for name, value in zip(("process", "device_type", "device"), place, strict=True):
+            outside &= np.asarray(live[name]) == value
+        sizes = np.asarray(live["size"])
+        left = size - int(layout.segments["size"][filled].sum()) - int(sizes[outside].sum())
+        if 0 < int(sizes[here].sum()) <= left and int(sizes[here].sum()) >= _NEARLY_ALL * left:
+            found |= here
+    return found
 
 
 def _segments_at(live: Table, rows: npt.NDArray[np.bool_], mapped: Mappings | None, device: int) -> Table:

@@ -21,6 +21,7 @@ OWN_ANALYSES = (
     "audit",
     "compare",
     "coverage",
+    "fragmentation",
     "ledger",
     "peak",
     "peers",

@@ -68,7 +68,7 @@ def test_another_packages_analysis_is_run_printed_and_written(install: Install, 
     assert "; 4 findings of toy: rank 0 at train.py:" in [line for line in lines if line][-1]
 
     summary = json.loads((path / "cluster" / "summary.json").read_text())
-    assert summary["analyses"] == ["oom", "watch", "leaks", "peers", "audit", "coverage", "toy"]
+    assert summary["analyses"] == ["oom", "watch", "leaks", "fragmentation", "peers", "audit", "coverage", "toy"]
     assert (summary["toy"], summary["leaks"], summary["schema"]) == (4, 2, 1)
     toys = [one for one in summary["findings"] if one["kind"] == "busy_site"]
     assert [(one["headline"], one["ranks"]) for one in toys] == [("TOY", str(rank)) for rank in range(4)]
@@ -230,6 +230,12 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     for second in range(1, 100):  # a process without steps, which grows beside its blocks
         run.malloc(second * SECOND, second << 20, 16, ring=9)
         run.sample(second * SECOND, "cpu", ring=9, rss=(100 + second) << 20)
+    if analyzer.name == "fragmentation":  # a pool that grows; others would have it instead of what they read
+        for step in range(2, 25):
+            at = {"step": step, "device_type": DeviceType.NPU, "device": 0}
+            run.malloc(1000 * step, step << 40, 20 << 20, pool=Pool.HAL, **at)
+            run.malloc(1000 * step, step << 40, 512, pool=Pool.PTA, total=step * (20 << 20), **at)
+        run.sort()
     run.malloc(100 * SECOND, 64, 16, ring=9, device_type=DeviceType.NPU, device=0, pool=Pool.PTA)
     folded = fold(run)
     known, host = folded.tracked(run.processes), host_series(run.usage())
@@ -325,7 +331,7 @@ def test_a_broken_one_is_told_once_and_left_out(
     run = leaky_job()
     for _ in range(2):
         summary = analyse(run).summary
-        assert set(summary.analyses) == {"audit", "oom", "leaks", "coverage", "peers", "watch", "toy"}
+        assert set(summary.analyses) == {"audit", "oom", "leaks", "coverage", "fragmentation", "peers", "watch", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
