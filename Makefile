@@ -122,6 +122,10 @@ test-native: $(TOOLS) ## unit tests of the native part
 test-unit: setup ## Python tests of single parts
 	pytest $(PYTEST_JOBS) tests/unit
 
+.PHONY: test-faults
+test-faults: setup ## jobs with known faults, and clean ones: every finding to the byte, and no other
+	pytest $(PYTEST_JOBS) tests/faults
+
 .PHONY: test-job
 test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
 	pytest $(PYTEST_JOBS) tests/job
