@@ -28,7 +28,7 @@ def test_every_form_of_a_label_gives_its_owner(watch: Watch) -> None:
 
     assert check_owners(outcome) > 30
     assert outcome.stderr.count("Error: describer(owner='fourth') is ignored") == 1
-    assert json.loads((outcome.run / "cluster/summary.json").read_text())["anomalies"]["unknown_label"]["count"] == 1
+    assert json.loads((outcome.run / "cluster/summary.json").read_text())["anomalies"]["unknown_label"]["count"] == 2
 
 
 @pytest.mark.parametrize("loop", ["pools", "trio", "uvloop"])
@@ -63,6 +63,10 @@ def test_a_tensor_without_memory_is_an_error() -> None:
         describer(torch.empty(4, device="meta"), owner="x")
     with pytest.raises(ValueError, match="without memory"):
         describer(torch.empty(0), owner="x")
+    gone = torch.empty(4)
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="without memory"):
+        describer(gone, owner="x")
 
 
 def test_a_label_of_128_characters_with_any_sign_is_taken() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import torch
 
+from msmemscope import describe
 from msmemscope.describe import describer
 
 kept = []
@@ -125,3 +127,10 @@ except KeyError:
 control = allocate("a\\x1bb@c")
 describer(control, owner="a\x1bb@c")
 describer(8, owner="nowhere")
+gone = allocate("").data_ptr()
+del kept[-1]
+describer(gone, owner="of nobody any more")
+importlib.reload(describe)
+with describe.describer(owner="after a reload"), describer(owner="of before"):
+    allocate("after a reload@of before")
+allocate("")
