@@ -31,12 +31,13 @@ NAMES = ("sleep", "wake_up", "offload", "onload")
 MAX_SPANS = 32  # of a ring: the latest
 MAX_ROWS = 256  # of a span; the smallest are added up per pool
 MAX_NAMES = 8  # the latest marks of which are remembered
-SHORTEST_NS = 100_000_000  # between two marks of one name; a look costs what is alive
+SHORTEST_NS = 1_000_000_000  # between two marks of one name; a look costs what is alive
 
 Table = dict[str, Any]
 
 _IDS = np.array([text_id(name) for name in NAMES], np.uint64)
 KEY = ("device_type", "device", "pool", "stack_py", "stack_c", "owner")
+_NAMES = ("site", *KEY)
 SUMS = ("before_bytes", "kept_bytes", "kept_blocks", "made_bytes", "made_blocks")
 DTYPES: dict[str, Any] = {
     **dict(zip(KEY, (np.uint8, np.int16, np.uint8, np.uint64, np.uint64, np.uint64), strict=True)),
@@ -148,20 +149,23 @@ def _span_rows(first: _Mark, live: Table, counted: npt.NDArray[np.bool_], backed
     def joined(name: str) -> Any:
         return np.concatenate([part.get(name, np.zeros(len(part["pool"]), np.int64)) for part in parts])
 
-    return _limited(_summed({name: joined(name) for name in (*KEY, *SUMS)}))
+    rows = _limited(_summed({name: joined(name) for name in (*_NAMES, *SUMS)}))
+    return {name: rows[name].astype(dtype) for name, dtype in DTYPES.items()}
 
 
 def _grouped(live: Table, rows: npt.NDArray[np.bool_], sums: Table) -> Table:
-    return _summed({name: live[name][rows] for name in KEY} | {name: values[rows] for name, values in sums.items()})
+    at = np.flatnonzero(rows)
+    return _summed({name: live[name][at] for name in _NAMES} | {name: values[at] for name, values in sums.items()})
 
 
 def _summed(table: Table) -> Table:
-    """One row for each key."""
-    keys = np.stack([table[name].astype(np.int64).view(np.uint64) for name in KEY], axis=1)
-    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    found = {name: table[name][first].astype(DTYPES[name]) for name in KEY}
-    for name in table.keys() - {*KEY}:
-        total = np.zeros(len(first), np.int64)
+    """One row for each site and owner. A site has one place and one pair of stacks."""
+    owners, owner = np.unique(table["owner"], return_inverse=True)
+    key = table["site"].astype(np.int64) * max(len(owners), 1) + owner.reshape(-1)
+    distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    found = {name: table[name][first] for name in _NAMES}
+    for name in table.keys() - {*_NAMES}:
+        total = np.zeros(len(distinct), np.int64)
         np.add.at(total, inverse.reshape(-1), table[name])
         found[name] = total
     return found
@@ -176,4 +180,7 @@ def _limited(table: Table) -> Table:
     others = {name: table[name][rest] for name in table}
     for name in ("stack_py", "stack_c", "owner"):
         others[name] = np.zeros_like(others[name])
+    # Sites of their own, one for each pool: no site has the numbers from here on.
+    places = np.stack([others[name].astype(np.int64) for name in ("device_type", "device", "pool")], axis=1)
+    others["site"] = (1 << 32) + np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
     return _summed({name: np.concatenate([table[name][largest], others[name]]) for name in table})

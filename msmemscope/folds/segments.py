@@ -129,10 +129,14 @@ def lay_out(live: Table, mappings: Mapping[int, Mappings] | None = None) -> Layo
     found: list[Table] = []
     pools: list[PoolSpace] = []
     count = 0
-    places = np.stack([np.asarray(live[name]).astype(np.int64) for name in ("process", "device_type", "device")], 1)
-    wanted = places[driver | inner]
-    for process, device_type, device in np.unique(wanted, axis=0).tolist() if len(wanted) else []:
-        here = (places == (process, device_type, device)).all(axis=1)
+    # One number for each place: rows of three sort far more slowly.
+    of_process, of_type, of_device = (
+        np.asarray(live[n]).astype(np.int64) for n in ("process", "device_type", "device")
+    )
+    places = of_process << 24 | of_type << 16 | (of_device + (1 << 15))
+    for place in np.unique(places[driver | inner]).tolist():
+        process, device_type, device = place >> 24, place >> 16 & 255, (place & 0xFFFF) - (1 << 15)
+        here = places == place
         segments = _segments_at(live, here & driver, (mappings or {}).get(process), device)
         blocks = np.flatnonzero(here & inner)
         at = _containing(segments["ptr"], segments["size"], np.asarray(live["ptr"])[blocks])
