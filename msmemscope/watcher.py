@@ -177,7 +177,7 @@ def _of_address(torch: ModuleType | None, address: int, length: int, *, is_begun
             for block in segment["blocks"]:
                 end = start + block["size"]
                 if start <= address < end:
-                    if is_begun and "active" not in block["state"]:
+                    if is_begun and not block["state"].startswith("active"):  # one state is "inactive"
                         raise ValueError(f"address {address:#x} lies in memory of {kind} that is given to nobody")
                     if is_begun and address + length > end:
                         tell(

@@ -133,7 +133,7 @@ msmemscope.stop()
     assert [row["Name"] for row in file.rows if row["Event Type"] == "STEP"] == [str(n) for n in range(1, 11)]
 
 
-def test_a_chosen_step_of_mstx_ranges(on_npu: Any, tmp_path: Path) -> None:
+def test_chosen_steps_of_mstx_ranges_and_what_is_different(on_npu: Any, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import mstx
 for epoch in range(15):
@@ -143,14 +143,23 @@ for epoch in range(15):
         more = torch.ones(1 << 20, device="npu:0") + 1
     mstx.range_end(id)
 """
-    launches = {}
+    launches, paths = {}, []
     for step in ("4", "5"):
         place = tmp_path / step
         place.mkdir()
         file = card(run(on_npu, place, text, f"--steps={step}", "--level=kernel", TASK_QUEUE_ENABLE="0"))
         assert [row["Event Type"] for row in file.rows if row["Event"] == "MSTX"] == ["Range_start", "Range_end"]
         launches[step] = count([file], type="KERNEL_LAUNCH")
+        paths.append(str(file.path))
     assert launches["5"] == launches["4"] + 2 > 5  # ones and add of the fifth step
+    done = on_npu("-m", "msmemscope", "--compare", f"--input={','.join(paths)}", "--level=kernel", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (table,) = tmp_path.rglob("memory_compare_*.csv")
+    first, second, *rows = table.read_text().splitlines()
+    assert first == ",,,Base,Compare"
+    assert second == "Event,Name,Device Id,Allocated Memory(byte),Allocated Memory(byte),Diff Memory(byte)"
+    assert len(rows) == launches["5"]
+    assert sum(row.split(",")[3] == "N/A" for row in rows) == 2
 
 
 def watch_rows(place: Path) -> list[str]:

@@ -52,6 +52,40 @@ def test_kernels_are_looked_at_where_they_are_recorded(on_npu: Any, tmp_path: Pa
     assert all("-memscopeStWatch_0_after.bin" in row for row in kernels)  # the program's blocks alone
 
 
+WRONG = """
+import torch, torch_npu
+import msmemscope
+from msmemscope import watcher
+
+kept = torch.ones(64, device="npu")  # 288 bytes with torch_npu's 32: a block of 512
+watcher.watch(kept.data_ptr(), length=4096, name="too long")
+kept += 1
+watcher.remove(kept.data_ptr(), length=4096)
+gone = torch.ones(64, device="npu")
+address = gone.data_ptr()
+watcher.watch(address, length=256, name="freed")
+del gone
+watcher.remove(address, length=256)
+try:
+    watcher.watch(address, length=256, name="nobody's")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_bytes_past_their_block_and_of_nobody(on_npu: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WRONG)
+    done = run(on_npu, tmp_path / "out", ["--level=op"], program)
+    assert "lies in memory of npu that is given to nobody" in done.stdout
+    assert done.stderr.count("Warning: 4096 bytes from 0x") == 1
+    assert "watched are the 512 up to its end" in done.stderr
+    (file,) = (tmp_path / "out").glob("msmemscope_*_ascend/device_0/watch_dump/*")
+    rows = file.read_text().splitlines()[1:]
+    before, after = (row.rpartition(",")[2] for row in rows if "-too long_0_" in row)
+    assert before != after
+
+
 @pytest.mark.parametrize("queue", ["0", "1"])
 def test_an_operator_that_writes_past_its_tensor_is_named(on_npu: Any, tmp_path: Path, queue: str) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
