@@ -14,7 +14,8 @@ Each is followed twice: without the lives of blocks, and with them, which are wr
 With --parquet the training stream is written as zstd parts first, and `blocks.fold` reads it back with pyarrow on
 the same single core: what `analyze` of a run costs up to the tables. With --ranks so many folds are fed 200 steps of
 2,000 sites each (one of them leaks on every rank, one on rank 3 alone, half of the others hand their blocks from step
-to step), then the tables of all are merged and judged.
+to step), then the tables of all are merged and judged, by the search for leaks alone and by leaks, fragmentation,
+peers, peak and ledger as they run behind each other.
 
 The rate is events per second of CPU time of one core, the wall clock's beside it: the two differ when the machine has
 other work. Making the events is not part of the time. Peak RSS is that of a process that does nothing else, with the
@@ -30,7 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,13 +45,19 @@ import pyarrow.parquet as pq
 from msmemscope._native import keep_freed_memory
 from msmemscope.aggregate.life_parts import LifeParts
 from msmemscope.analysis import blocks
+from msmemscope.analysis.analyzer import Tables
+from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.leaks import find_leaks
+from msmemscope.analysis.registry import get_analyzer
+from msmemscope.analysis.usage import UsageIndex
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
-from msmemscope.tables.process import Whose
+from msmemscope.tables.process import Process, Whose
+from msmemscope.tables.run import Frame
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
 
 PROCESSES = 8
 SITES = 2_000
+USAGE_SAMPLES = 200
 GIB = 1 << 30
 
 Columns = dict[str, Any]
@@ -148,9 +157,8 @@ STREAMS = {
 }
 
 
-def processes(count: int = PROCESSES) -> list[Any]:
-    facts = {"parent_ring": 0, "attempt": 0, "host": "", "program": "train.py", "command": "", "ended_ns": 0}
-    return [SimpleNamespace(ring=n + 1, rank=n, pid=n + 1, created_ns=n, **facts) for n in range(count)]
+def processes(count: int = PROCESSES) -> list[Process]:
+    return [Process(n + 1, n, n % 8, count, n // 8, 0, n + 1, 1, 0, "", "train.py", "", n, 0) for n in range(count)]
 
 
 def resident() -> int:
@@ -252,6 +260,14 @@ def bench_ranks(count: int, steps: int = 200) -> None:
         tracked = blocks.merged((one.tables() for one in folds), processes(count))
     with judging:
         found = find_leaks(tracked, lambda _: ())
+    tables = tables_of_ranks(folds, tracked)
+    names = ("leaks", "fragmentation", "peers", "peak", "ledger")
+    analyses = {name: Stopwatch() for name in names}
+    earlier: list[Finding] = []
+    for name in names:
+        analyzer = get_analyzer(name)
+        with analyses[name]:
+            earlier += analyzer.judge(replace(tables, earlier=tuple(earlier)), analyzer.options())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     claims = [f"{one.kind} on {len(one.ranks)} ranks" for one in found]
     print(
@@ -259,6 +275,33 @@ def bench_ranks(count: int, steps: int = 200) -> None:
         f"merge {merging.cpu:5.2f} s   judge {judging.cpu:5.2f} s   "
         f"RSS of the folds {held / GIB:.2f} GiB, peak {peak / GIB:.2f} GiB   {claims}",
         flush=True,
+    )
+    seconds = ", ".join(f"{name} {watch.cpu:.2f} s" for name, watch in analyses.items())
+    told = Counter(one.kind for one in earlier)
+    print(f"      analyses, of one core: {seconds}   {dict(told)}", flush=True)
+
+
+def tables_of_ranks(folds: list[RingFold], tracked: blocks.Tracked) -> Tables:
+    """With a sample of each card for each step, and a line of its own for each stack."""
+    frames = {id: (Frame("/src/train.py", "train", id % 10_000, "python"),) for id in range(1, 4096)}
+    by_ring = {fold.ring: fold for fold in folds}
+    rings = np.array(list(by_ring), np.uint64)
+    rows = len(rings) * USAGE_SAMPLES
+    usage = pa.table(
+        {
+            "ring": np.repeat(rings, USAGE_SAMPLES),
+            "ts": np.tile(np.arange(USAGE_SAMPLES, dtype=np.uint64) * 1000, len(rings)),
+            "device": pa.array(["cuda:0"] * rows),
+            **{name: np.full(rows, size * GIB) for name, size in (("used", 20), ("total", 64), ("process_used", 18))},
+        }
+    )
+    return Tables(
+        tracked,
+        lambda id: frames.get(id, ()),
+        str,
+        lambda ring: by_ring[ring].held() if ring in by_ring else None,
+        lambda: UsageIndex(SimpleNamespace(usage=lambda: usage)),  # type: ignore[arg-type]
+        dict,
     )
 
 

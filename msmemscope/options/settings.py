@@ -22,6 +22,7 @@ OWN_ANALYSES = (
     "compare",
     "coverage",
     "fragmentation",
+    "health",
     "ledger",
     "peak",
     "peers",
