@@ -165,3 +165,51 @@ def test_a_process_that_the_kernel_kills_at_its_groups_limit_is_told_with_what_w
     assert finding["evidence"]["limit"] == 1 << 30
     assert "reached its memory limit of 1.0 GiB" in finding["sentence"]
     assert "by SIGKILL, as its memory group had reached its limit" in done.stderr
+
+
+NEARLY = """
+import os, pathlib, sys, time
+group = pathlib.Path(sys.argv[1])
+(group / "cgroup.procs").write_text(str(os.getpid()))
+import torch
+import msmemscope
+
+old = (group / "memory.usage_in_bytes").exists()
+
+def used():
+    caches = ("total_inactive_file", "total_active_file") if old else ("inactive_file", "active_file")
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    held = int((group / ("memory.usage_in_bytes" if old else "memory.current")).read_text())
+    return held - sum(int(stat[name]) for name in caches)
+
+kept = []
+for _ in range(2):
+    while used() < 0.96 * (1 << 30):
+        kept.append(torch.ones(1 << 20))  # KEPT
+    msmemscope.step()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    del kept[len(kept) // 2 :]
+    msmemscope.step()
+    time.sleep(1)
+"""
+
+
+def test_a_group_that_comes_near_its_limit_twice_is_told_and_nobody_is_killed(
+    watch: Watch, tmp_path: Path, memory_group: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(NEARLY)
+
+    done = watch(sys.executable, program, memory_group)
+
+    assert done.status == 0, done.stderr
+    summary = json.loads((done.run / "cluster" / "summary.json").read_text())
+    assert (summary["near_limit"], summary["out_of_memory"]) == (1, 0)
+    (finding,) = (one for one in summary["findings"] if one["kind"] == "near_limit")
+    evidence = finding["evidence"]
+    assert (evidence["approaches"], evidence["is_near"], evidence["limit"]) == (2, False, 1 << 30)
+    assert 0.95 * (1 << 30) <= evidence["used"] <= 1 << 30
+    assert finding["processes"] == ["program.py"]
+    assert "came near the memory limit of the host" in done.stderr
