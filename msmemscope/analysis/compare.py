@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from msmemscope.analysis import compare_words
-from msmemscope.analysis.analyzer import Analyzer, Group, Tables
+from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
 from msmemscope.analysis.compare_launches import Differences, Events, differences
 from msmemscope.analysis.compare_lines import Change, Holdings, matched
 from msmemscope.analysis.compare_sides import Pair, Pairing, Place, Side, launch_steps, paired, read_choices, side_of
@@ -135,6 +135,13 @@ def _launches(a: Side, b: Side, pair: Pair, events: tuple[EventsOf, EventsOf]) -
     return differences(read[0], read[1], (places[0], places[1]), (a.tables.text, b.tables.text))
 
 
+def remark(judged: Judged) -> Remark | None:
+    """Where nothing else is said."""
+    if not judged.looked or judged.findings:
+        return None
+    return Remark("Nothing has changed between what was compared.", "good")
+
+
 COMPARE = Analyzer(
     name="compare",
     needs=("sites", "steps", "sums", "owners", "peaks"),
@@ -142,5 +149,6 @@ COMPARE = Analyzer(
     judge=judge,
     groups=(Group(compare_words.MORE, order=45, more="{count:,} more: cluster/summary.json"),),
     asked_by=("compare",),
+    remark=remark,
     figures=lambda _: {},
 )

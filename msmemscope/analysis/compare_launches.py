@@ -80,14 +80,17 @@ def differences(
     """places: the device of either side, type and index. None where one of the two has neither operators nor kernels,
     or where one has only operators and the other only kernels."""
     for kind, word in ((OPERATORS, "operators"), (KERNELS, "kernels")):
-        sides = [launches_of(events, [kind], FRAMEWORKS, at) for events, at in zip((a, b), places, strict=True)]
+        sides = [
+            launches_of(events, [kind], FRAMEWORKS, at, also_of_no_device=True)
+            for events, at in zip((a, b), places, strict=True)
+        ]
         if all(len(side) for side in sides):
             return _differences(sides[0], sides[1], texts, word)
     return None
 
 
 def _differences(a: Launches, b: Launches, texts: tuple[TextOf, TextOf], word: str) -> Differences:
-    alignment = align(a.names, b.names)
+    alignment = align(a, b, *texts)
     changed: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     starts = np.flatnonzero(np.diff(alignment.hunk, prepend=-2)).tolist()
     for begin, end in zip(starts, [*starts[1:], len(alignment.hunk)], strict=True):

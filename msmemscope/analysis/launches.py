@@ -6,7 +6,7 @@ of an operator or the launch of a kernel. Two launches are alike when they have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope._kernel import sequence_diff
-from msmemscope.vocabulary import Flag, Kind, Pool
+from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
 
 Ints = npt.NDArray[np.int64]
 FRAMEWORKS = (Pool.PTA, Pool.MINDSPORE, Pool.CUDA, Pool.HOST)
@@ -62,25 +62,44 @@ class Alignment:
 
 
 def launches_of(
-    columns: Mapping[str, npt.NDArray[Any]], kinds: npt.ArrayLike, pools: npt.ArrayLike, place: tuple[int, int]
+    columns: Mapping[str, npt.NDArray[Any]],
+    kinds: npt.ArrayLike,
+    pools: npt.ArrayLike,
+    place: tuple[int, int],
+    *,
+    also_of_no_device: bool = False,
 ) -> Launches:
-    """columns: LAUNCH_COLUMNS of a process. kinds: of launches, OPERATORS or KERNELS. pools: whose bytes count, on the
-    device `place` (type and index). Blocks that were alive before recording, and their ends, change nothing."""
+    """columns: LAUNCH_COLUMNS of a process. kinds: of launches, OPERATORS or KERNELS, those on the device `place` (type
+    and index), also_of_no_device: and those on none. pools: whose bytes count, on that device. Blocks that were alive
+    before recording, and their ends, change nothing."""
     kind, flags = columns["kind"], columns["flags"]
-    counts = np.isin(columns["pool"], pools) & np.isin(kind, _MEMORY) & (flags & Flag.SHADOW == 0)
-    counts &= (columns["device_type"] == place[0]) & (columns["device"] == place[1])
+    is_here = (columns["device_type"] == place[0]) & (columns["device"] == place[1])
+    counts = is_here & np.isin(columns["pool"], pools) & np.isin(kind, _MEMORY) & (flags & Flag.SHADOW == 0)
     size = columns["size"].astype(np.int64)
     change = np.where(counts, np.where(kind == Kind.MALLOC, size, -size), 0)
     level = np.cumsum(change)
-    rows = np.flatnonzero(np.isin(kind, kinds)).astype(np.int64)
+    is_launched = is_here | (columns["device_type"] == DeviceType.NONE) if also_of_no_device else is_here
+    rows = np.flatnonzero(is_launched & np.isin(kind, kinds)).astype(np.int64)
     behind = int(level[-1] - level[rows[-1]]) if len(rows) else int(change.sum())
     names = columns["name"][rows].astype(np.uint64)
     return Launches(names, kind[rows].astype(np.uint8), rows, np.diff(level[rows], prepend=0), behind)
 
 
-def align(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> Alignment:
-    """Of the names of two sequences. Time and memory: native/kernel/sequence_diff.h."""
-    found = sequence_diff(np.ascontiguousarray(a), np.ascontiguousarray(b))
+def align(a: Launches, b: Launches, text_of_a: Callable[[int], str], text_of_b: Callable[[int], str]) -> Alignment:
+    """By the texts of the names. Time and memory: native/kernel/sequence_diff.h."""
+    numbers: dict[str, int] = {}
+    return _aligned(_numbered(a, text_of_a, numbers), _numbered(b, text_of_b, numbers))
+
+
+def _numbered(launches: Launches, text: Callable[[int], str], numbers: dict[str, int]) -> npt.NDArray[np.uint64]:
+    """A number for each name, the same for each text."""
+    names, of = np.unique(launches.names, return_inverse=True)
+    known = [numbers.setdefault(text(name), len(numbers)) for name in names.tolist()]
+    return np.array(known, np.uint64)[of]
+
+
+def _aligned(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> Alignment:
+    found = sequence_diff(a, b)
     columns = [found[name].astype(np.int64).tolist() for name in ("a_begin", "a_end", "b_begin", "b_end")]
     rows_a, rows_b, hunks = [], [], []
     at_a = at_b = given_up = 0

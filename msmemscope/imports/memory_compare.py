@@ -69,6 +69,12 @@ class _Sequence:
     text: Callable[[int], str]
 
 
+_NO_ROWS = np.zeros(0, np.int64)
+_NOTHING = _Sequence(
+    Launches(_NO_ROWS.astype(np.uint64), _NO_ROWS.astype(np.uint8), _NO_ROWS, _NO_ROWS, 0), _NO_ROWS, lambda _: ""
+)
+
+
 @dataclass
 class _Side:
     """By device, and by the number of the process among those that use it."""
@@ -115,8 +121,8 @@ def _unmatched(base: _Side, compare: _Side) -> Iterator[str]:
 
 
 def _rows(device: int, base: _Sequence | None, compare: _Sequence | None, notes: list[str]) -> Iterator[Row]:
-    empty = np.zeros(0, np.uint64)
-    alignment = align(base.launches.names if base else empty, compare.launches.names if compare else empty)
+    sides = [side or _NOTHING for side in (base, compare)]
+    alignment = align(sides[0].launches, sides[1].launches, sides[0].text, sides[1].text)
     if alignment.given_up:
         notes.append(
             f"device {device}: {alignment.given_up:,} launches have too little in common to be aligned: they are "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from msmemscope.analysis import registry
+from msmemscope.analysis.compare import COMPARE, CompareOptions
+from msmemscope.analysis.compare_words import COLUMNS as COMPARED
+from msmemscope.analysis.compare_words import rows as compared_rows
+from msmemscope.analysis.findings import Row
 from msmemscope.errors import RunError, UsageError
 from msmemscope.query.rows import Readable
 from msmemscope.report.analysed import Analysis, analyse, config_of
 from msmemscope.report.block_table import BLOCK_SCHEMA
 from msmemscope.report.cluster import FINDINGS_SCHEMA, findings_table, put_rows, steps_table
+from msmemscope.report.comparison import compare_read, read_run
 from msmemscope.report.summary import Summary
 from msmemscope.tables.parts import Bad
 from msmemscope.tables.run import Run
@@ -119,6 +124,31 @@ class OpenedRun:
         """What every byte of the cards and of host memory is, as in cluster/ledger.csv, at the end of a step; None: of
         each process's last complete one."""
         return _where(self._asked("ledger", step), rank=rank)
+
+    def compare(
+        self,
+        other: OpenedRun | None = None,
+        table: str = "compare",
+        *,
+        steps: str = "",
+        ranks: str = "",
+        roles: str = "",
+    ) -> pa.Table:
+        """What another run needs more or less of than this one, or one part of this run than another: the rows of
+        compare, compare_sites, compare_owners or compare_operators, or "findings". The options are those of
+        `msmemscope compare`. InputError where one of the sides lacks what is compared."""
+        if table != "findings" and table not in COMPARED:
+            raise UsageError(f"unknown table {table!r}; there are {', '.join((*COMPARED, 'findings'))}")
+        try:
+            options = CompareOptions(steps=steps, ranks=ranks, roles=roles)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        mine = read_run(self.path, str(self.path))
+        theirs = mine if other is None else read_run(other.path, str(other.path))
+        found = compare_read(mine, theirs, options)
+        if table == "findings":
+            return findings_table(found.findings, [COMPARE.name] * len(found.findings))
+        return _as_read(table, COMPARED[table], compared_rows(found))
 
     def _asked(self, name: str, step: int | None) -> pa.Table:
         """The table of an analysis that has an option `step`; the run is judged anew where that is not in its files."""
@@ -251,8 +281,12 @@ def _rows(name: str, summary: Summary) -> pa.Table:
     """The table as it would be read from cluster/<name>.csv."""
     if name not in summary.files:
         raise UsageError(f"unknown table {name!r}; there are {', '.join(sorted(summary.files))}")
+    return _as_read(name, summary.files[name], (row for one in summary.findings for row in one.rows))
+
+
+def _as_read(name: str, columns: Sequence[str], rows: Iterable[Row]) -> pa.Table:
     text = io.StringIO()
-    put_rows(text, name, summary.files[name], (row for one in summary.findings for row in one.rows))
+    put_rows(text, name, columns, rows)
     return _read_csv(io.BytesIO(text.getvalue().encode("utf-8", "replace")))
 
 

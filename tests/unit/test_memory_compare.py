@@ -12,8 +12,13 @@ import pytest
 
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, MemscopeError, UsageError
+from msmemscope.export.per_device import write_dumps
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.memory_compare import Compared, compare_files
+from msmemscope.selftest.loops import place, train
+from msmemscope.selftest.play import played
+from msmemscope.selftest.script import Process, Script
+from msmemscope.vocabulary import Kind
 
 DATA = Path(os.environ.get("MSMEMSCOPE_UPSTREAM_FILES", Path(__file__).parents[3] / "shared" / "data"))
 HEADER = (
@@ -265,3 +270,38 @@ def test_of_mindspore_kernels_alone_are_compared(tmp_path: Path) -> None:
     assert len(compare_files(path, path, ["op", "kernel"]).rows) == 1
     with pytest.raises(UsageError, match="MindSpore"):
         compare_files(path, path, ["op"])
+
+
+def test_a_run_and_the_csv_that_is_written_of_it_say_the_same(tmp_path: Path) -> None:
+    job = Script()
+
+    def each(rank: Process, n: int) -> None:
+        block = rank.alloc(4 * KIB * (1 + n % 3), place("model.py:40 attention"))
+        rank.launch("MatMul")
+        name = rank.text("aten::mm")
+        rank.event(Kind.OP_START, name=name, device_type=rank.device_type, device=rank.device)
+        rank.event(Kind.OP_END, name=name, device_type=rank.device_type, device=rank.device)
+        with rank.op("aten::of_the_host"):
+            rank.launch(f"Add{n % 2}")
+        rank.free(block)
+
+    for one in job.ranks(2):
+        train(one, each, steps=6)
+    job.config = {"level": ("op", "kernel"), "dump_events": ("alloc", "free", "launch"), "output_path": str(tmp_path)}
+    with played(job) as made:
+        report = write_dumps(made.run, tmp_path / "dumps")
+        assert report.rows
+        found = compare_files(made.run.path, tmp_path / "dumps", ["op", "kernel"])
+    launched = [
+        ("KERNEL_LAUNCH", "MatMul"),
+        ("OP_LAUNCH", "aten::mm"),
+        ("KERNEL_LAUNCH", "Add0"),
+        ("KERNEL_LAUNCH", "Add1"),
+    ]
+    expected = {(device, *one) for device in (0, 1) for one in launched}
+    assert {(row.device, row.event, row.name) for row in found.rows} == expected
+    assert len(found.rows) == 2 * 6 * 3
+    assert {row.diff for row in found.rows} == {0}
+    assert {(row.compare_net or 0) - (row.base_net or 0) for row in found.rows} == {0}
+    assert any(row.base_net for row in found.rows)
+    assert found.notes == []

@@ -253,3 +253,20 @@ def test_the_examples_of_the_manual_run(whole: OpenedRun, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "is kept from train.py:58" in said
     assert "'line': 58" in said
+
+
+def test_parts_of_a_run_and_runs_are_compared(run: OpenedRun, whole: OpenedRun) -> None:
+    peaks = {
+        (row["subject_b"], row["figure"]): row["difference"]
+        for row in run.compare(ranks="0:1").to_pylist()
+        if row["pool"] == "PTA"
+    }
+    # Rank 1 keeps a MiB of each iteration, the last of them behind the highest peak.
+    assert peaks["rank 1", "allocs"] == 1
+    assert (STEPS - 2) * MIB <= peaks["rank 1", "peak"] <= STEPS * MIB
+    sites = run.compare(table="compare_sites", ranks="0:1").to_pylist()
+    assert sum(row["difference_bytes"] for row in sites if row["pool"] == "PTA") == peaks["rank 1", "peak"]
+    assert run.compare(whole, "findings").num_rows == 0
+    for wrong in ({"table": "strange"}, {"steps": "a:b"}):
+        with pytest.raises(UsageError):
+            run.compare(**wrong)
