@@ -14,7 +14,7 @@ import click
 
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
-from msmemscope.cli.run_directory import open_run_directory, read_run_info
+from msmemscope.cli.run_directory import open_run_directory
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.progress import progress_bar
 
@@ -88,16 +88,10 @@ def _options(values: dict[str, Any]) -> Any:
 def _as_run(text: str) -> Iterator[Path]:
     """A run directory; of files of another tool one that is gone afterwards."""
     path = Path(text)
-    is_foreign = path.is_file() or (path.is_dir() and not os.path.lexists(path / "run.json"))
-    job = importlib.import_module("msmemscope.imports.job") if is_foreign else None
-    if job is None or (
-        path.is_dir() and not importlib.import_module("msmemscope.imports.upstream_files").files_below(path)
-    ):
-        run = open_run_directory(text)
-        if not read_run_info(run).get("finished", True):
-            say("info", f"{run} is not finished: what is stored of it is compared")
-        yield run
+    if not _is_foreign(path):
+        yield open_run_directory(text)
         return
+    job = importlib.import_module("msmemscope.imports.job")
     try:
         place = tempfile.TemporaryDirectory(prefix="msmemscope-compare-")
     except OSError as error:
@@ -107,6 +101,15 @@ def _as_run(text: str) -> Iterator[Path]:
         for note in job.import_job(job.Request(paths=(path,), run=run)):
             say("info", f"{text}: {note}")
         yield run
+
+
+def _is_foreign(path: Path) -> bool:
+    if not path.is_dir():
+        return path.is_file()
+    # Beside runs lie upstream's files of the same runs: of such a directory nobody knows which is meant.
+    if os.path.lexists(path / "run.json") or any(path.glob("*/run.json")):
+        return False
+    return bool(importlib.import_module("msmemscope.imports.upstream_files").files_below(path))
 
 
 def _write(report: Any, directory: Path, comparison: Any, broken: list[str]) -> None:

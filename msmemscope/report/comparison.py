@@ -23,7 +23,7 @@ from msmemscope.analysis.launches import EVENT_KINDS, LAUNCH_COLUMNS
 from msmemscope.folds.host_use import host_series
 from msmemscope.report.cluster import write_json, write_rows
 from msmemscope.report.console import plain_sections
-from msmemscope.report.summary import finding_as_json
+from msmemscope.report.summary import finding_as_json, losses_of
 from msmemscope.tables.run import Run
 from msmemscope.text import plain
 
@@ -37,6 +37,18 @@ class ReadRun:
     run: Run
     tables: Tables
     title: str
+
+    @property
+    def doubts(self) -> list[str]:
+        """What of the run is missing, so that its figures may be too small."""
+        found = [f"{name} {n:,}" for name, n in sorted(losses_of(self.run).items())]
+        doubts = [f"lost {', '.join(found)}"] if found else []
+        if self.run.skipped:
+            files = len(self.run.skipped)
+            doubts.append(f"{files} file{'s' * (files > 1)} cannot be read, the first: {self.run.skipped[0]}")
+        if not self.run.info.get("finished", True):
+            doubts.append("not finished")
+        return doubts
 
     def events_of(self, process: int, first: int, last: int) -> dict[str, npt.NDArray[Any]] | None:
         """What compare_runs() asks for: the launches and blocks of a process from one step to another."""
@@ -112,6 +124,7 @@ def write_comparison(directory: Path, comparison: Comparison, broken: Sequence[s
 def _heading(a: ReadRun, b: ReadRun, comparison: Comparison) -> Iterator[str]:
     if a is b:
         yield f"msMemScope compare {a.title}: {comparison.a.name} with {comparison.b.name}"
+        yield from (f"Doubtful: {doubt}" for doubt in a.doubts)
         return
     yield "msMemScope compare"
     for read, side in ((a, comparison.a), (b, comparison.b)):
@@ -123,3 +136,4 @@ def _heading(a: ReadRun, b: ReadRun, comparison: Comparison) -> Iterator[str]:
         if len(ranges) == 1 and (only := next(iter(ranges))) is not None:
             steps = f", steps {only[0]}-{only[1]}" if only[0] != only[1] else f", step {only[0]}"
         yield f"{side.name}: {read.title}, {who}{steps}"
+        yield from (f"Doubtful in {side.name}: {doubt}" for doubt in read.doubts)

@@ -208,7 +208,7 @@ def summarise(
         first_step=None if last is None else min(tracked.first_step.values()),
         last_step=last,
         events=tracked.events,
-        losses=_losses(run),
+        losses=losses_of(run),
         anomalies=_anomalies(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
         findings=findings,
@@ -259,7 +259,7 @@ def _program(program: Any) -> str:
     return " ".join(map(str, program)) if isinstance(program, (list, tuple)) else str(program or "")
 
 
-def _losses(run: Run) -> dict[str, int]:
+def losses_of(run: Run) -> dict[str, int]:
     """run.json's losses as one level of counters, what every process lost included; zeros are left out."""
     flat = dict(_flat(run.info.get("losses") or {}))
     known = set((run.info.get("losses") or {}).get("skipped_part_names") or ())

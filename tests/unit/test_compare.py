@@ -385,6 +385,21 @@ def test_the_command_says_writes_and_exits(run: Make, tmp_path: Path, capsys: py
     assert main(["compare", str(b), str(a), "--fail-on", "peak>+0%"]) == 0
 
 
+def test_events_that_were_lost_are_said_beside_the_figures(run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    def loses(job: Script) -> None:
+        one = job.rank(ring_bytes=64 * KIB)
+        train(one, steps=4, ends=False)
+        with one.unread():
+            for _ in range(2000):
+                one.scratch(KIB, "train.py:5")
+        train(one, steps=4)
+
+    a, b = run(healthy), run(loses)
+    assert a.doubts == []
+    assert main(["compare", str(a.run.path), str(b.run.path)]) == 0
+    assert "Doubtful in B: lost gaps" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [

@@ -23,7 +23,7 @@ from msmemscope.aggregate.take_up import agents_before, losses_before
 from msmemscope.analysis.blocks import track
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError
-from msmemscope.report.summary import _losses
+from msmemscope.report.summary import losses_of
 from msmemscope.tables import parts
 from msmemscope.tables.definitions import KnownParts
 from msmemscope.tables.parts import row_groups
@@ -525,7 +525,7 @@ def test_a_device_too_many_is_counted_and_told_once(
     life.finish()
     run = Run(tmp_path / "run")
     assert run.info["losses"]["unsized_devices"] == 3
-    assert _losses(run)["unsized_devices"] == 3
+    assert losses_of(run)["unsized_devices"] == 3
     assert capfd.readouterr().err.count("sizes of others are unknown") == 1
     assert losses_before(run.info).unsized_devices == 3
 
