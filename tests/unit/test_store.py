@@ -355,7 +355,7 @@ def test_a_flipped_bit_in_the_journal_costs_one_batch_and_is_told(tmp_path: Path
     assert losses["damaged_journal_bytes"] == 20 + len(message(10, 10))
     assert losses["missing_bytes"] == 10 * EVENT
     assert (run / "damaged" / segment.name).read_bytes() == data
-    told = _losses(Run(run))
+    told = losses_of(Run(run))
     assert told["damaged_journal_frames"] == 1
     life = Life(run)
     life.finish()
@@ -383,7 +383,7 @@ def test_a_damaged_part_of_the_strings_is_told(tmp_path: Path) -> None:
     for path in (run, tmp_path / "killed"):
         opened = Run(path)
         assert opened.info["losses"]["skipped_part_names"] == ["strings/part-000000.parquet"]
-        assert _losses(opened)["skipped_parts"] == 1
+        assert losses_of(opened)["skipped_parts"] == 1
         assert opened.string(7) == "unknown"
         assert part.with_suffix(".corrupt").name in {left.name for left in path.glob("strings/*")}
 
@@ -475,7 +475,7 @@ def test_agents_that_never_came_or_never_left_are_told(tmp_path: Path) -> None:
     assert Run(run).info["losses"]["agents_cut_off"] == 0  # it may come yet
     life.coordinator.end({})
     life.finish()
-    told = _losses(Run(run))
+    told = losses_of(Run(run))
     assert (told["agents_not_heard"], told["agents_cut_off"]) == (2, 1)
     assert Run(run).info["agents"]["expected"] == 3
     unknown = Life(tmp_path / "unknown", agents=None)
