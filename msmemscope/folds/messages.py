@@ -37,6 +37,7 @@ _TABLES = (
     "pool_peaks",
     "site_peaks",
 )
+_OF_SITES = ("sums", "ages", "site_peaks")
 _LISTS = ("incidents", "snapshots", "watches", "moments")
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, *_LISTS))
 _INCIDENT = (
@@ -89,6 +90,10 @@ def unpack(data: bytes) -> RingTables:
         message = _map(data)
         facts: dict[str, Any] = {name: _number(message[name]) for name in _FACTS}
         facts |= {name: _table(name, message[name], _empty()[name]) for name in _TABLES}
+        sites = len(facts["sites"]["pool"])
+        for name in _OF_SITES:
+            if len(facts[name]["site"]) and int(facts[name]["site"].max()) >= sites:
+                raise ValueError(f"{name}: a row of a site that is none of {sites}")
         snapshots = _listed(message["snapshots"])
         if len(snapshots) > MAX_SNAPSHOTS:
             raise ValueError(f"{len(snapshots)} snapshots; at most {MAX_SNAPSHOTS} are taken")

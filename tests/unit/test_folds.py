@@ -302,6 +302,16 @@ def test_a_message_that_no_shard_sends_is_refused(place: str, wrong: Any) -> Non
             unpack(msgpack.packb(message))
 
 
+@pytest.mark.parametrize("table", ["sums", "ages", "site_peaks"])
+def test_a_row_of_a_site_that_is_none_is_refused(table: str) -> None:
+    tables = fed(stream(3, 300), []).tables()
+    rows = {**getattr(tables, table)}
+    rows["site"] = rows["site"].copy()
+    rows["site"][0] = len(tables.sites["pool"])
+    with pytest.raises(ValueError, match=f"{table}: a row of a site that is none of"):
+        unpack(pack(replace(tables, **{table: rows})))
+
+
 def _at(message: dict[str, Any], place: str) -> dict[str, Any]:
     """The message, one of its tables, its first incident, or that one's blocks."""
     if place in ("incidents", "alive"):
