@@ -160,3 +160,50 @@ def test_a_start_that_nobody_called_is_named(tmp_path: Path) -> None:
     )
     assert "with --collect-mode deferred nothing is before the program calls msmemscope.start()" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+WHAT_NEEDS_TORCH = """
+import ctypes, sys
+sys.modules["torch"] = None  # as where it is not installed
+import msmemscope
+from msmemscope.describe import describer
+
+with describer(owner="mine"), msmemscope.RecordFunction("range"), msmemscope.TakeSnapshot(name="both"):
+    pass
+msmemscope.tracer.start()
+msmemscope.tracer.stop()
+block = ctypes.create_string_buffer(64)
+address = ctypes.addressof(block)
+for call in (
+    lambda: describer(object(), owner="mine"),
+    lambda: describer(address, owner="mine"),
+    lambda: msmemscope.watcher.watch(object(), name="block"),
+    lambda: msmemscope.watcher.watch(address, length=64, name="block"),
+    lambda: msmemscope.watcher.remove(address, length=64),
+    lambda: msmemscope.take_snapshot(),
+    lambda: msmemscope.init_framework_hooks("pytorch", "2.6+", "fsdp1", "decompose"),
+    lambda: msmemscope.step(),
+):
+    try:
+        call()
+        print("done")
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_what_needs_torch_says_so_or_does_nothing(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WHAT_NEEDS_TORCH)
+
+    done = watch(sys.executable, program)
+
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "TypeError: describer() takes a tensor or an address; got object",
+        "done",
+        "TypeError: watch() takes a tensor, or an address and length=; got object",
+        *["done"] * 5,
+    ]
+    assert "Warning: no snapshot: torch uses no NPU or GPU in this process" in done.stderr
+    assert "Traceback" not in done.stderr
