@@ -92,6 +92,15 @@ PEAK_OF_ALL, TYPICAL_PEAK = 0, 1  # PeakOf
 
 
 @dataclass(frozen=True)
+class NeedTables:
+    """What one process's pools held in vain (native/kernel/tables.h): `rows` are MEMSCOPE_INEFFICIENCY_COLUMNS,
+    `floors` MEMSCOPE_FLOOR_COLUMNS."""
+
+    rows: Table
+    floors: Table
+
+
+@dataclass(frozen=True)
 class Tracked:
     """What the events of a run say about its blocks.
 
@@ -117,6 +126,7 @@ class Tracked:
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     owners: process -> whose its bytes were; only processes with events.
     peaks: process -> what its sites held at the peaks of their pools; only processes with events.
+    needs: process -> what its pools held in vain; only processes whose operators were recorded.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
         known, because a process had too many.
     snapshots: process -> the latest of each name and device; only processes that took any. left_out_snapshots: those of
@@ -141,6 +151,7 @@ class Tracked:
     windows: dict[int, SiteSums] = field(default_factory=dict)
     owners: dict[int, OwnerTables] = field(default_factory=dict)
     peaks: dict[int, PeakTables] = field(default_factory=dict)
+    needs: dict[int, NeedTables] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: dict[int, tuple[PoolSnapshot, ...]] = field(default_factory=dict)
@@ -252,6 +263,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     windows: dict[int, SiteSums] = {}
     owners: dict[int, OwnerTables] = {}
     peaks: dict[int, PeakTables] = {}
+    needs: dict[int, NeedTables] = {}
     stacks: dict[str, _Stack] = {name: _Stack(name) for name in ("sites", "steps", "anomalies")}
     for number in list(of):
         one = of.pop(number)
@@ -264,6 +276,8 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
             (windows if one.window else sums)[number] = _site_sums(one)
             owners[number] = OwnerTables(one.owners, one.owner_sums, one.owner_peaks, one.owner_changes, open_step)
             peaks[number] = PeakTables(one.pool_peaks, one.site_peaks)
+        if len(one.floors["pool"]):
+            needs[number] = NeedTables(one.inefficiencies, one.floors)
         closed[number] = replace(one, **_EMPTIED)
     known = {number: closed[number] for number in known_numbers}
     return Tracked(
@@ -275,6 +289,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         windows=windows,
         owners=owners,
         peaks=peaks,
+        needs=needs,
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
         last_complete_step={n: one.step - 1 if one.step > one.first_step else -1 for n, one in known.items()},
@@ -297,6 +312,7 @@ _EMPTIED: dict[str, Any] = {
     for name in (
         *("sites", "steps", "anomalies", "sums", "ages", "begins"),
         *("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks"),
+        *("inefficiencies", "floors"),
     )
 }
 

@@ -36,6 +36,8 @@ _TABLES = (
     "owner_changes",
     "pool_peaks",
     "site_peaks",
+    "inefficiencies",
+    "floors",
 )
 _OF_SITES = ("sums", "ages", "site_peaks")
 _LISTS = ("incidents", "snapshots", "watches", "moments")

@@ -151,6 +151,8 @@ class RingFold:
                 owner_changes=tracker.owner_changes(),
                 pool_peaks=tracker.pool_peaks(),
                 site_peaks=tracker.site_peaks(),
+                inefficiencies=tracker.inefficiencies(),
+                floors=tracker.floors(),
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
                 snapshots=self._snapshots.tables(),

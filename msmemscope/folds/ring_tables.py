@@ -54,6 +54,8 @@ class RingTables:
     owner_changes: Table
     pool_peaks: Table
     site_peaks: Table
+    inefficiencies: Table
+    floors: Table
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
     snapshots: tuple[PoolSnapshot, ...] = ()

@@ -189,6 +189,7 @@ void BlockLives::append(LifeTable& table, const Life& life, const Block& block, 
     table.reads.push_back(use.reads);
     table.writes.push_back(use.writes);
     table.longest_idle.push_back(use.longest_idle);
+    table.inefficient.push_back(belongs.inefficient);
 }
 
 }  // namespace memscope::kernel

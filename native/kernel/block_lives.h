@@ -28,6 +28,7 @@ struct Belongs {
     u64 owner = 0;
     u32 changes = 0;
     const Use* use = nullptr;  // null: it was never accessed
+    u8 inefficient = 0;        // patterns that it shows
 };
 
 class BlockLives {

@@ -102,6 +102,20 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
         case Kind::KERNEL_LAUNCH:
             launches_ += 1;
             break;
+        case Kind::OP_START:
+            inefficiency_.start(events.tid[row], events.aux.value_or_zero(row));
+            break;
+        case Kind::OP_END:
+            inefficiency_.end(events.tid[row], events.aux.value_or_zero(row));
+            break;
+        case Kind::GAP:
+            lose_sight();
+            break;
+        case Kind::SYSTEM:
+            if (const u32 what = events.aux.value_or_zero(row);
+                what == static_cast<u32>(SystemEvent::START_TRACE) || what == static_cast<u32>(SystemEvent::STOP_TRACE))
+                lose_sight();
+            break;
         case Kind::LABEL_PUSH:
             owners_.push(events.tid[row], events.aux.value_or_zero(row), events.name.value_or_zero(row), anomalies_);
             break;
@@ -122,6 +136,12 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
     }
 }
 
+// Events are missing.
+void BlockTracker::lose_sight() {
+    inefficiency_.forget_operators();
+    for (const auto& pool : pools_) inefficiency_.forget(pool->needs, pool->blocks);
+}
+
 void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome) {
     i64 size = events.size[row];
     if (size < 0 || size > kMaxBlockBytes) {
@@ -135,7 +155,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
         if (pool.key.pool != static_cast<u8>(Pool::PTA_WORKSPACE)) anomalies_.count(Anomaly::DOUBLE_MALLOC, block.size);
         outcome.ended_id = block.id;
         outcome.ended_size = block.size;
-        end_block(pool, block, events.ts[row], false);
+        end_block(pool, block, events.ts[row], events.tid[row], false);
     } else if (pool.ordered != nullptr) {
         pool.ordered->insert(place);
     }
@@ -168,6 +188,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     pool.owners.note_level(allocs_, clock_.step());
     pool.peaks.allocated(size);
     pool.peaks.note_level(clock_.step(), clock_.last_ts());
+    inefficiency_.begin(block, pool.key, pool.needs, pool.steps.live_bytes());
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -189,7 +210,7 @@ void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::si
         anomalies_.count(Anomaly::SIZE_MISMATCH, said > block->size ? said - block->size : block->size - said);
     outcome.allocation_id = block->id;
     outcome.size = block->size;
-    end_block(pool, *block, events.ts[row], true);
+    end_block(pool, *block, events.ts[row], events.tid[row], true);
     pool.steps.note_level();
     pool.blocks.erase(block);
     if (pool.ordered != nullptr) pool.ordered->erase(place);
@@ -212,6 +233,7 @@ void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcom
             owners_.suggest(*block, pool->owners, kDetail1, FoldLabel::ACTIVATION, anomalies_);
         if (pool->key.pool == static_cast<u8>(Pool::PTA))
             owners_.suggest(*block, pool->owners, kDetail2, FoldLabel::OPS, anomalies_);
+        inefficiency_.access(*block, pool->key, pool->needs, events, row);
         return;
     }
     anomalies_.count(Anomaly::UNKNOWN_ACCESS, std::clamp<i64>(events.size[row], 0, kMaxBlockBytes));
@@ -248,12 +270,12 @@ Block* BlockTracker::PoolBlocks::holding(u64 ptr) {
     return ptr - block->ptr < static_cast<u64>(block->size) ? block : nullptr;
 }
 
-Belongs BlockTracker::belongs_of(const Block& block) const noexcept {
-    return {owners_.id_of(block), owners_.changes_of(block), uses_.find(block)};
+Belongs BlockTracker::belongs_of(const Block& block, u8 inefficient) const noexcept {
+    return {owners_.id_of(block), owners_.changes_of(block), uses_.find(block), inefficient};
 }
 
 // Books the end of a block that is still in the map.
-void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen) {
+void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bool seen) {
     site_peaks_.before_change(pool.peaks, block.site, sites_[block.site]);
     sites_.freed(block.site, block.size);
     if (sums_ != nullptr) sums_->freed(block.site, block.step, clock_.step(), block.size);
@@ -262,7 +284,9 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen) 
     // What nobody has named and what does not outlive its step is temporary, where operators tell activations.
     if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
         owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
-    if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block));
+    const u8 inefficient =
+        seen ? inefficiency_.end(block, pool.key, pool.needs, tid) : inefficiency_.lose(block, pool.needs);
+    if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);
     uses_.end(block);
     const u64 word = pool.word_of(block);
@@ -457,6 +481,20 @@ SitePeakTable BlockTracker::site_peaks() const {
     return table;
 }
 
+InefficiencyTable BlockTracker::inefficiencies() const {
+    InefficiencyTable table;
+    FloorTable floors;
+    for (const auto& pool : pools_) inefficiency_.append(table, floors, pool->key, pool->needs, pool->blocks, sites_);
+    return table;
+}
+
+FloorTable BlockTracker::floors() const {
+    InefficiencyTable table;
+    FloorTable floors;
+    for (const auto& pool : pools_) inefficiency_.append(table, floors, pool->key, pool->needs, pool->blocks, sites_);
+    return floors;
+}
+
 LifeTable BlockTracker::going_lives() const {
     LifeTable table;
     if (lives_ == nullptr) return table;
@@ -464,7 +502,8 @@ LifeTable BlockTracker::going_lives() const {
     for (const auto& pool : pools_)
         pool->blocks.each([&](const Block& block) { going.emplace_back(&block, pool->key); });
     std::sort(going.begin(), going.end(), [](const auto& a, const auto& b) { return a.first->id < b.first->id; });
-    for (const auto& [block, pool] : going) lives_->append(table, *block, pool, belongs_of(*block));
+    for (const auto& [block, pool] : going)
+        lives_->append(table, *block, pool, belongs_of(*block, inefficiency_.words(*block)));
     return table;
 }
 

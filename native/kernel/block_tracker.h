@@ -3,8 +3,8 @@
 // In: batches of event columns, in the order of the ring. Out: the tables of tables.h, at any time. This file knows
 // which block an event belongs to, and tells it the folds beside it: sites.h, site_sums.h and site_peaks.h (who
 // allocates), owners.h (whose it is), pool_steps.h and step_clock.h (when), block_uses.h (who touches it),
-// block_lives.h and segment_map.h (each block's life, and where it lay), running.h (the operator that allocates).
-// Nothing here knows files or Python; module/kernel.cpp binds it.
+// block_lives.h and segment_map.h (each block's life, and where it lay), running.h (the operator that allocates),
+// inefficiency.h (what it could have done without). Nothing here knows files or Python; module/kernel.cpp binds it.
 //
 //   key     a block is (device type, device, pool, address). The same address in another pool is another block: the
 //           driver's segment and the framework's first block in it start at the same place. So is a handle of physical
@@ -30,8 +30,10 @@
 #include "kernel/block_map.h"
 #include "kernel/block_uses.h"
 #include "kernel/event_columns.h"
+#include "kernel/inefficiency.h"
 #include "kernel/owners.h"
 #include "kernel/pool_key.h"
+#include "kernel/pool_needs.h"
 #include "kernel/pool_steps.h"
 #include "kernel/running.h"
 #include "kernel/site_peaks.h"
@@ -88,6 +90,8 @@ public:
     OwnerSumTable owner_sums() const;
     OwnerPeakTable owner_peaks() const;
     OwnerChangeTable owner_changes() const { return owners_.changes(); }
+    InefficiencyTable inefficiencies() const;
+    FloorTable floors() const;
 
     PoolPeakTable pool_peaks() const;
     SitePeakTable site_peaks() const;
@@ -104,6 +108,7 @@ private:
         std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
         PoolOwners owners;
         PoolPeaks peaks;
+        PoolNeeds needs;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
         PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}
@@ -133,9 +138,11 @@ private:
     void on_free(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_access(const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_label(const EventColumns& events, std::size_t row);
-    Belongs belongs_of(const Block& block) const noexcept;
+    Belongs belongs_of(const Block& block, u8 inefficient) const noexcept;
     void on_other(const EventColumns& events, std::size_t row, u32 step);
-    void end_block(PoolBlocks& pool, Block& block, u64 ts, bool seen);
+    void lose_sight();
+    // tid: of the FREE.
+    void end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bool seen);
 
     PoolBlocks* obtain_pool(PoolKey key);  // null: there are too many
     void close_steps(u32 next, u32 most_silent);
@@ -162,6 +169,7 @@ private:
     std::unique_ptr<Running> running_;  // for lives_
     Owners owners_;
     BlockUses uses_;
+    Inefficiency inefficiency_;
 };
 
 }  // namespace memscope::kernel

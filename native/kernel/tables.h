@@ -151,6 +151,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 //   segment_*           the first of them: address, bytes, allocation id of the driver's block (0: not seen)
 //   owner               its last one; owner_changes: labels that changed it, beyond the first at each level
 //   *_access_ts         0 without accesses; reads, writes: those of a known sort; longest_idle: ns between two of them
+//   inefficient         bits of the patterns that it shows (block_patterns.h)
 #define MEMSCOPE_LIFE_COLUMNS(X) \
     X(u64, allocation_id)        \
     X(u8, device_type)           \
@@ -183,7 +184,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, accesses)             \
     X(u64, reads)                \
     X(u64, writes)               \
-    X(u64, longest_idle)
+    X(u64, longest_idle)         \
+    X(u8, inefficient)
 
 // One row per driver segment that was there at the peak of its device, or is there now.
 //   segment_id, attr         of the driver's block behind it: allocation id and flag word; 0 when it was not seen
@@ -275,6 +277,51 @@ enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
     X(u64, before)                       \
     X(u64, owner)
 
+// What inefficient blocks each site of a pool made, by pattern (block_patterns.h: its bit). Stacks 0, 0 also stand for
+// sites for which there was no room.
+//   blocks, bytes, largest   that show the pattern, their bytes, those of the largest
+//   operators                most of them between the two touches that show it
+//   peak_*                   that were alive at the pool's highest peak and not needed then, for this reason; over all
+//                            rows no byte stands here twice
+//   shared_bytes             of a redundant block: alive then, as was the one that it could have been, in whose row it
+//                            counts. partner_py: the Python stack that allocated the latest such one
+//   first_step, last_step    in which the blocks were allocated
+#define MEMSCOPE_INEFFICIENCY_COLUMNS(X) \
+    X(u8, device_type)                   \
+    X(i16, device)                       \
+    X(u8, pool)                          \
+    X(u8, pattern)                       \
+    X(u64, stack_py)                     \
+    X(u64, stack_c)                      \
+    X(u64, blocks)                       \
+    X(i64, bytes)                        \
+    X(i64, largest)                      \
+    X(u32, operators)                    \
+    X(u64, peak_blocks)                  \
+    X(i64, peak_bytes)                   \
+    X(i64, shared_bytes)                 \
+    X(u64, partner_py)                   \
+    X(u32, first_step)                   \
+    X(u32, last_step)
+
+// The highest peak of a pool, which was in `step`, and how low it could have been (pool_needs.h).
+//   unneeded_bytes    the sum of peak_bytes above
+//   undecided_bytes   of blocks of which nobody knows: not touched since the peak and alive, or ended without a
+//   pattern;
+//                     or not judged at all (inefficiency.h)
+//   touched_bytes     most that one operator touched
+//   floor_bytes       a lower bound of the peak with the same order of operators
+#define MEMSCOPE_FLOOR_COLUMNS(X) \
+    X(u8, device_type)            \
+    X(i16, device)                \
+    X(u8, pool)                   \
+    X(u32, step)                  \
+    X(i64, peak_bytes)            \
+    X(i64, unneeded_bytes)        \
+    X(i64, undecided_bytes)       \
+    X(i64, touched_bytes)         \
+    X(i64, floor_bytes)
+
 #define MEMSCOPE_DECLARE_COLUMN(type, name) std::vector<type> name;
 
 struct SiteTable {
@@ -330,6 +377,12 @@ struct PoolPeakTable {
 };
 struct SitePeakTable {
     MEMSCOPE_SITE_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct InefficiencyTable {
+    MEMSCOPE_INEFFICIENCY_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct FloorTable {
+    MEMSCOPE_FLOOR_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 
 #undef MEMSCOPE_DECLARE_COLUMN

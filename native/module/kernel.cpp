@@ -98,6 +98,8 @@ MEMSCOPE_TABLE_TO_DICT(OwnerPeakTable, MEMSCOPE_OWNER_PEAK_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(OwnerChangeTable, MEMSCOPE_OWNER_CHANGE_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(PoolPeakTable, MEMSCOPE_POOL_PEAK_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(SitePeakTable, MEMSCOPE_SITE_PEAK_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(InefficiencyTable, MEMSCOPE_INEFFICIENCY_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(FloorTable, MEMSCOPE_FLOOR_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
 
@@ -246,7 +248,9 @@ PYBIND11_MODULE(_kernel, module) {
         .def("owner_peaks", table(&BlockTracker::owner_peaks))
         .def("owner_changes", table(&BlockTracker::owner_changes))
         .def("pool_peaks", table(&BlockTracker::pool_peaks))
-        .def("site_peaks", table(&BlockTracker::site_peaks));
+        .def("site_peaks", table(&BlockTracker::site_peaks))
+        .def("inefficiencies", table(&BlockTracker::inefficiencies))
+        .def("floors", table(&BlockTracker::floors));
 
     py::dict labels;  // that folds give
 #define X(name, text) labels[py::int_(label_id(FoldLabel::name))] = text;
@@ -263,4 +267,5 @@ PYBIND11_MODULE(_kernel, module) {
     memscope::bind_torch_snapshot(module);
     memscope::bind_upstream_reader(module);
     memscope::bind_sequence_diff(module);
+    memscope::bind_inefficient_rows(module);
 }

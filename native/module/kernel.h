@@ -10,4 +10,6 @@ void bind_torch_snapshot(pybind11::module_& module);   // torch_snapshot.cpp
 void bind_upstream_reader(pybind11::module_& module);  // upstream_reader.cpp
 void bind_sequence_diff(pybind11::module_& module);    // sequence_diff.cpp
 
+void bind_inefficient_rows(pybind11::module_& module);  // inefficient_rows.cpp
+
 }  // namespace memscope

@@ -1,0 +1,143 @@
+#include "kernel/inefficiency.h"
+
+#include <algorithm>
+
+#include "kernel/overwriting.h"
+
+namespace memscope::kernel {
+
+namespace {
+
+constexpr u32 kWrite = 2;  // aux of an ACCESS
+
+}  // namespace
+
+void Inefficiency::begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
+    const Family family = family_of(pool);
+    // Of a block from before recording nobody knows what has touched it.
+    if (!is_active_ || family == Family::COUNT || has(block.flags, Flag::SHADOW)) {
+        needs.note_level(level);
+        return;
+    }
+    const ApiOrder::Moment moment = order_.malloc(family, block.tid);
+    JudgedBlock& judged = blocks_[block.id];
+    judged.id = block.id;
+    judged.size = block.size;
+    judged.site = block.site;
+    judged.step = block.step;
+    judged.life.malloc_api = moment.api;
+    judged.operators = moment.operators;
+    judged.is_made = moment.is_given;
+    judged.touched = judged.is_made ? moment.api : 0;
+    needs.begin(judged, level, order_.latest(family));
+}
+
+void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, const EventColumns& events,
+                          std::size_t row) {
+    is_active_ = true;
+    const Family family = family_of(pool);
+    if (family == Family::COUNT) return;
+    const ApiOrder::Moment moment = order_.access(family, events.tid[row]);
+    const auto known = blocks_.find(block.id);
+    if (known == blocks_.end()) return;
+    JudgedBlock& judged = known->second;
+    ApiLife& life = judged.life;
+    const bool is_write = events.aux.value_or_zero(row) == kWrite;
+    u8 pattern = 0;
+    if (moment.api > judged.touched) {
+        const bool is_first = life.first_api == 0;
+        if (is_first && !judged.is_made)
+            pattern = early_allocation;
+        else if (is_write && judged.is_written && is_whole(judged, events, row) &&
+                 is_overwriting(events.name.value_or_zero(row)))
+            pattern = dead_write;
+        else if (moment.api - judged.touched > kIdleThreshold)
+            pattern = temporary_idleness;
+    }
+    const u32 operators = moment.operators - judged.operators;
+    const u8 shown = life.access(moment.api, order_.last_free(family), kIdleThreshold);
+    for (const Pattern one : {early_allocation, temporary_idleness})
+        if ((shown & one) != 0) needs.show(judged, one, operators);
+    if (pattern == dead_write && (life.words & dead_write) == 0) {
+        life.words |= dead_write;
+        needs.show(judged, dead_write, operators);
+    }
+    needs.touch(judged, moment, pattern);
+    judged.is_read = judged.is_read || !is_write;
+    judged.is_written = is_write;
+}
+
+u8 Inefficiency::end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
+    const Family family = family_of(pool);
+    if (!is_active_ || family == Family::COUNT) return 0;
+    const ApiOrder::Moment moment = order_.free(family, tid);
+    const auto known = blocks_.find(block.id);
+    if (known == blocks_.end()) return 0;
+    JudgedBlock& judged = known->second;
+    ApiLife& life = judged.life;
+    const u32 operators = moment.operators - judged.operators;
+    u8 pattern = 0;
+    if (moment.api <= judged.touched)
+        pattern = 0;  // by the operator that needed it last
+    else if (life.last_api == 0)
+        pattern = !judged.is_made && moment.api > life.malloc_api && order_.last_access(family) > life.malloc_api
+                      ? unused_allocation
+                      : 0;
+    else
+        pattern = judged.is_read ? late_deallocation : dead_write;
+    if (life.free(moment.api, order_.last_malloc(family))) needs.show(judged, late_deallocation, operators);
+    if (pattern != 0 && pattern != late_deallocation && (life.words & pattern) == 0) {
+        life.words |= pattern;
+        needs.show(judged, pattern, operators);
+    }
+    needs.end(judged, pattern, operators);
+    if (const u64 other = needs.find_reuse(judged, moment.api, pattern != 0); other != 0)
+        if (const auto alive = blocks_.find(other); alive != blocks_.end())
+            alive->second.life.words |= redundant_allocation;
+    const u8 words = life.words;
+    blocks_.erase(known);
+    return words;
+}
+
+u8 Inefficiency::lose(const Block& block, PoolNeeds& needs) {
+    if (blocks_.empty()) return 0;
+    const auto known = blocks_.find(block.id);
+    if (known == blocks_.end()) return 0;
+    needs.leave(known->second);
+    const u8 words = known->second.life.words;
+    blocks_.erase(known);
+    return words;
+}
+
+// The tensor holds all of its storage. Where that is not known, all of the block but what the pool has rounded up.
+bool Inefficiency::is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept {
+    const i64 storage = events.used.value_or_zero(row) > 0 ? events.total[row] : 0;
+    return storage > 0 ? events.size[row] >= storage : events.size[row] > block.size - kSizeUnit;
+}
+
+// What a block that is alive would be if nobody touched it any more; 0: it is too early to tell.
+u8 Inefficiency::idle_pattern(const JudgedBlock& block, u64 now) const noexcept {
+    const u64 since = std::max(block.touched, block.life.malloc_api);
+    if (now <= since || now - since <= kIdleThreshold) return 0;
+    if (block.life.last_api == 0) return block.is_made ? 0 : unused_allocation;
+    return block.is_read ? temporary_idleness : dead_write;
+}
+
+void Inefficiency::append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const PoolNeeds& needs,
+                          const BlockMap& blocks, const Sites& sites) const {
+    const Family family = family_of(pool);
+    if (!is_active_ || family == Family::COUNT) return;
+    PoolNeeds::Rows rows = needs.rows();
+    i64 undecided = 0;
+    const u64 now = order_.latest(family);
+    blocks.each([&](const Block& block) {
+        const auto known = blocks_.find(block.id);
+        if (known == blocks_.end()) return;
+        const JudgedBlock& judged = known->second;
+        needs.foresee(rows, undecided, judged, order_.operators(), idle_pattern(judged, now));
+    });
+    needs.append(table, pool, rows, sites);
+    needs.append(floors, pool, rows, undecided);
+}
+
+}  // namespace memscope::kernel

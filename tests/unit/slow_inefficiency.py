@@ -1,0 +1,307 @@
+"""What the folds of inefficiency should say, in plain Python: every event of every block is kept, and looked at again.
+
+The three patterns of upstream follow shared definitions to the letter (`letter`), or with an operator that is one api
+for its thread alone and holds what is nested in it (the folds' rule). The rest is what native/kernel/pool_needs.h and
+inefficiency.h promise, worked out from whole lives after the last event.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msmemscope.vocabulary import Kind, Pool
+
+THRESHOLD = 3000
+EARLY, LATE, IDLE = "early_allocation", "late_deallocation", "temporary_idleness"
+UNUSED, DEAD, REDUNDANT = "unused_allocation", "dead_write", "redundant_allocation"
+ATB = 1
+AFTER = 1 << 62
+JUDGED = (Pool.PTA, Pool.ATB, Pool.MINDSPORE, Pool.HOST, Pool.CUDA)
+
+
+Time = tuple[int, str, int, int]
+"""In which nobody needed a block: the api that needed it last, the pattern, the api that ends it (AFTER: none that
+needs it), and the number of that event."""
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: Kind
+    tid: int = 1
+    pool: Pool = Pool.NONE
+    block: int = 0
+    """A number that no other block has."""
+    size: int = 0
+    site: int = 0
+    framework: int = 0
+    is_write: bool = False
+    overwrites: bool = False
+
+
+@dataclass
+class Touch:
+    what: Kind
+    api: int
+    at: int
+    """Number of the event."""
+    is_write: bool = False
+    overwrites: bool = False
+
+
+@dataclass
+class Life:
+    block: int
+    pool: Pool
+    size: int
+    site: int
+    is_made: bool
+    events: list[Touch] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    ended: int = -1
+
+    @property
+    def accesses(self) -> list[Touch]:
+        return [one for one in self.events if one.what == Kind.ACCESS]
+
+    def say(self, word: str) -> None:
+        if word not in self.words:
+            self.words.append(word)
+
+
+@dataclass
+class Running:
+    """What is open: for upstream one for all threads."""
+
+    depth: int = 0
+    is_given: bool = False
+    apis: dict[Pool, int] = field(default_factory=dict)
+    collected: dict[Pool, list[Kind]] = field(default_factory=lambda: defaultdict(list))
+
+
+def touched_of(life: Life) -> int:
+    """The latest api that needed it; 0: none. One that is made without content is not needed by that."""
+    apis = [one.api for one in life.accesses]
+    return max([*apis, *([life.events[0].api] if life.is_made else [])], default=0)
+
+
+class Reference:
+    """letter: upstream's rule of operators."""
+
+    def __init__(self, *, letter: bool, threshold: int = THRESHOLD) -> None:
+        self.letter, self.threshold = letter, threshold
+        self.api: dict[Pool, int] = defaultdict(int)
+        self.last_malloc: dict[Pool, int] = {}
+        self.last_free: dict[Pool, int] = {}
+        self.last_access: dict[Pool, int] = defaultdict(int)
+        self.open: dict[tuple[int, bool], Running] = {}
+        self.live: dict[int, Life] = {}
+        self.lives: list[Life] = []
+        self.level: dict[Pool, int] = defaultdict(int)
+        self.peak: dict[Pool, tuple[int, int, int]] = {}
+        """level, latest api that had begun, number of the event"""
+        self.unused: set[int] = set()
+        self.born: dict[tuple[Pool, int], list[Life]] = defaultdict(list)
+        self.served: list[Life] = []
+        """Each could have had another block that was dead."""
+        self.count = 0
+
+    def feed(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.count += 1
+            if event.kind in (Kind.OP_START, Kind.OP_END):
+                self._operator(event)
+            elif event.pool in JUDGED:
+                self._memory(event)
+
+    def _key(self, event: Event, is_atb: bool) -> tuple[int, bool]:
+        return (0 if self.letter else event.tid), is_atb
+
+    def _operator(self, event: Event) -> None:
+        is_atb = event.framework == ATB
+        pools = [Pool.ATB] if is_atb else [Pool.PTA, Pool.HOST, Pool.CUDA]
+        running = self.open.setdefault(self._key(event, is_atb), Running())
+        if event.kind == Kind.OP_START:
+            if not self.letter and running.depth:
+                running.depth += 1
+                return
+            running.depth, running.is_given = 1, False
+            for pool in pools:
+                self.api[pool] += 1
+                running.apis[pool] = self.api[pool]
+            return
+        if not running.depth:
+            return
+        running.depth -= 1
+        if running.depth:
+            return
+        for pool, kinds in running.collected.items():
+            if Kind.MALLOC in kinds:
+                self.last_malloc[pool] = max(self.last_malloc.get(pool, 0), running.apis[pool])
+            if Kind.FREE in kinds:
+                self.last_free[pool] = max(self.last_free.get(pool, 0), running.apis[pool])
+        running.collected.clear()
+
+    def _memory(self, event: Event) -> None:
+        pool = event.pool
+        running = self.open.get(self._key(event, pool == Pool.ATB))
+        is_given = False
+        if running is not None and running.depth and pool != Pool.MINDSPORE:
+            api, is_given = running.apis[pool], running.is_given
+            running.collected[pool].append(event.kind)
+            running.is_given |= event.kind == Kind.ACCESS
+        else:
+            self.api[pool] += 1
+            api = self.api[pool]
+            if event.kind == Kind.MALLOC:
+                self.last_malloc[pool] = api
+            if event.kind == Kind.FREE:
+                self.last_free[pool] = api
+        if event.kind == Kind.ACCESS:
+            self.last_access[pool] = max(self.last_access[pool], api)
+        if event.kind == Kind.MALLOC:
+            life = self.live[event.block] = Life(event.block, pool, event.size, event.site, is_given)
+            self.lives.append(life)
+            self.born[pool, -(-event.size // 512)].append(life)
+            self.level[pool] += event.size
+            if self.level[pool] > self.peak.get(pool, (0, 0, 0))[0]:
+                self.peak[pool] = (self.level[pool], self.api[pool], self.count)
+        elif event.block not in self.live:
+            return
+        life = self.live[event.block]
+        life.events.append(Touch(event.kind, api, self.count, event.is_write, event.overwrites))
+        if event.kind == Kind.ACCESS:
+            self._accessed(life)
+        elif event.kind == Kind.FREE:
+            self._freed(life, self.last_malloc.get(pool))
+            self.level[pool] -= life.size
+            life.ended = self.count
+            if api > life.events[0].api and self.last_access[pool] > life.events[0].api:
+                self.unused.add(life.block)
+            self._reuse(life, api)
+            del self.live[event.block]
+
+    def _reuse(self, life: Life, api: int) -> None:
+        touched = touched_of(life)
+        if not any(begin == touched and end == AFTER for begin, _, end, _ in self.times(life)):
+            return
+        for other in self.born[life.pool, -(-life.size // 512)][-8:]:
+            since = max(touched, life.events[0].api)
+            if other is not life and other not in self.served and since < other.events[0].api < api:
+                self.served.append(other)
+                if other.ended < 0:
+                    other.say(REDUNDANT)
+                return
+
+    def _accessed(self, life: Life) -> None:
+        before, now = life.events[-2], life.events[-1]
+        if before.what == Kind.ACCESS and now.api - before.api > self.threshold:
+            life.say(IDLE)
+        malloc = life.events[0].api
+        first = next((one.api for one in life.accesses if one.api != malloc), None)
+        last_free = self.last_free.get(life.pool)
+        if last_free is not None and first is not None and malloc < last_free < first:
+            life.say(EARLY)
+
+    def _freed(self, life: Life, last_malloc: int | None) -> None:
+        before, now = life.events[-2], life.events[-1]
+        if last_malloc is not None and before.what == Kind.ACCESS and before.api < last_malloc < now.api:
+            life.say(LATE)
+
+    def finish(self) -> None:
+        """What whole lives say beyond upstream's three."""
+        for life in self.lives:
+            for _, pattern, _, _ in self.times(life):
+                if pattern in (UNUSED, DEAD):
+                    life.say(pattern)
+
+    def times(self, life: Life) -> list[Time]:
+        """Each time between touches in which nobody needed it."""
+        malloc = life.events[0].api
+        touched = malloc if life.is_made else 0
+        found: list[Time] = []
+        is_other = is_written = False
+        for one in life.events[1:]:
+            if one.api > touched:
+                pattern = ""
+                if one.what == Kind.FREE:
+                    pattern = self._last_time(life)
+                elif not is_other and not life.is_made:
+                    pattern = EARLY
+                elif one.is_write and one.overwrites and is_written:
+                    pattern = DEAD
+                elif one.api - touched > self.threshold:
+                    pattern = IDLE
+                if pattern:
+                    found.append((touched, pattern, AFTER if one.what == Kind.FREE else one.api, one.at))
+                touched = one.api
+            is_other |= one.what == Kind.ACCESS and one.api != malloc
+            is_written = one.is_write
+        return found
+
+    def _last_time(self, life: Life) -> str:
+        if not life.accesses:
+            return UNUSED if not life.is_made and life.block in self.unused else ""
+        return LATE if any(not one.is_write for one in life.accesses) else DEAD
+
+    def at_peak(self) -> dict[tuple[Pool, int, str], int]:
+        """Bytes of lives that have ended, by pool, site and pattern."""
+        found: dict[tuple[Pool, int, str], int] = defaultdict(int)
+        for life in self.lives:
+            _, api, at = self.peak.get(life.pool, (0, 0, 0))
+            if 0 <= life.ended < at or life.events[0].at > at:
+                continue
+            for begin, pattern, end, until in self.times(life) if life.ended > 0 else self.times_so_far(life):
+                if begin < api < end and at < until:
+                    found[life.pool, life.site, pattern] += life.size
+        return dict(found)
+
+    def times_so_far(self, life: Life) -> list[Time]:
+        """Of one that lives on: also the time since its last touch, when that is long."""
+        found = self.times(life)
+        touched = touched_of(life)
+        now = self.api[life.pool]
+        if now - max(touched, life.events[0].api) > self.threshold:
+            pattern = IDLE
+            if not life.accesses:
+                pattern = "" if life.is_made else UNUSED
+            elif all(one.is_write for one in life.accesses):
+                pattern = DEAD
+            if pattern:
+                found.append((touched, pattern, AFTER, AFTER))
+        return found
+
+    def undecided(self) -> dict[Pool, int]:
+        """Bytes of blocks that were there at the peak, and of which nobody knows whether they were needed: not touched
+        since, and alive or of no pattern."""
+        found: dict[Pool, int] = defaultdict(int)
+        for life in self.lives:
+            _, api, at = self.peak.get(life.pool, (0, 0, 0))
+            touched = touched_of(life)
+            is_over = life.ended >= 0
+            times = self.times(life) if is_over else self.times_so_far(life)
+            known = any(begin == touched and end == AFTER for begin, _, end, _ in times)
+            is_there = life.events[0].at <= at and (not is_over or life.ended > at)
+            if is_there and touched < api and not known:
+                found[life.pool] += life.size
+        return dict(found)
+
+    def least_peak(self) -> dict[Pool, int]:
+        """By pool the peak of lives that begin with their first need and end with their last one, in whole apis: no
+        bound that is larger can be right. Blocks that live on are needed by what touched them."""
+        found: dict[Pool, int] = {}
+        for pool in self.peak:
+            by_api: dict[int, int] = defaultdict(int)
+            for life in self.lives:
+                if life.pool != pool:
+                    continue
+                apis = [one.api for one in life.events if one.what == Kind.ACCESS]
+                apis += [life.events[0].api] if life.is_made else []
+                if not apis:
+                    continue
+                begin, end = min(apis), max(apis)
+                for api in range(begin, end + 1):
+                    by_api[api] += life.size
+            found[pool] = max(by_api.values(), default=0)
+        return found

@@ -1,0 +1,289 @@
+"""Inefficient blocks: what the folds say of random streams is what a slow reference says that looks at whole lives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_inefficiency import ATB, REDUNDANT, Event, Reference
+
+from msmemscope._kernel import IDLE_FIRST, IDLE_THRESHOLD, PATTERNS, inefficient_rows
+from msmemscope.folds.ring_fold import COLUMNS, RingFold
+from msmemscope.imports.imported import text_id
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+
+UPSTREAM = ("early_allocation", "late_deallocation", "temporary_idleness")
+ZERO = text_id(b"torch._ops.aten.zero_.default")
+ADD = text_id(b"torch._ops.aten.add_.Tensor")
+DEVICE_TYPES = {Pool.HOST: DeviceType.CPU, Pool.CUDA: DeviceType.CUDA}
+SIZES = (512, 700, 1024, 4096)
+
+
+def stream(seed: int, length: int, *, burst: int = 0) -> list[Event]:
+    """Operators of two threads, some nested, blocks of several pools in and between them. burst: operators that touch
+    nothing come in heaps of so many."""
+    chance = random.Random(seed)
+    pools = chance.choice(((Pool.PTA,), (Pool.PTA, Pool.ATB), (Pool.HOST, Pool.PTA, Pool.MINDSPORE, Pool.CUDA)))
+    tids = chance.choice(((1,), (1, 2)))
+    events = [Event(Kind.OP_START), Event(Kind.OP_END)]
+    live: list[tuple[int, Pool, int]] = []
+    depth: Counter[tuple[int, int]] = Counter()
+    number = 0
+    for _ in range(length):
+        tid, framework = chance.choice(tids), chance.choice((0, 0, 0, ATB))
+        what = chance.choices(("start", "end", "malloc", "access", "free", "burst"), (14, 13, 20, 30, 15, 1))[0]
+        if what == "start" and depth[tid, framework] < 3:
+            depth[tid, framework] += 1
+            events.append(Event(Kind.OP_START, tid, framework=framework))
+        elif what == "end" and depth[tid, framework]:
+            depth[tid, framework] -= 1
+            events.append(Event(Kind.OP_END, tid, framework=framework))
+        elif what == "malloc":
+            number += 1
+            pool, size = chance.choice(pools), chance.choice(SIZES)
+            live.append((number, pool, size))
+            events.append(Event(Kind.MALLOC, tid, pool, number, size, chance.randrange(4)))
+        elif what in ("access", "free") and live:
+            block, pool, size = chance.choice(live[-6:])
+            if what == "access":
+                write = chance.random() < 0.5
+                whole = write and chance.random() < 0.5
+                events.append(Event(Kind.ACCESS, tid, pool, block, size, is_write=write, overwrites=whole))
+            else:
+                live.remove((block, pool, size))
+                events.append(Event(Kind.FREE, tid, pool, block, size))
+        elif what == "burst" and burst:
+            events += [Event(Kind.OP_START, 9), Event(Kind.OP_END, 9)] * burst
+    return events
+
+
+def columns(events: Sequence[Event]) -> dict[str, Any]:
+    table: dict[str, Any] = {name: np.zeros(len(events), EVENT_COLUMNS[name]) for name in COLUMNS}
+    table["used"][:] = table["total"][:] = -1
+    for row, event in enumerate(events):
+        table["kind"][row], table["tid"][row], table["ts"][row] = event.kind, event.tid, 1000 + row
+        table["pool"][row] = event.pool
+        if event.pool != Pool.NONE:
+            table["device_type"][row] = DEVICE_TYPES.get(event.pool, DeviceType.NPU)
+            table["ptr"][row], table["size"][row] = event.block << 20, event.size
+            table["stack_py"][row] = event.site + 1
+        if event.kind == Kind.ACCESS:
+            table["aux"][row] = 2 if event.is_write else 1
+            table["name"][row] = ZERO if event.overwrites else ADD
+        elif event.kind in (Kind.OP_START, Kind.OP_END):
+            table["aux"][row] = event.framework
+    return table
+
+
+def fed(events: Sequence[Event], cuts: Sequence[int] = ()) -> RingFold:
+    fold = RingFold(1, lives=True)
+    table = columns(events)
+    for begin, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        if begin < end:
+            fold.take(end - begin, {name: column[begin:end] for name, column in table.items()})
+    return fold
+
+
+def words(bits: int) -> list[str]:
+    """Those of upstream in the order in which they were seen."""
+    order = UPSTREAM if not bits & IDLE_FIRST else (UPSTREAM[2], *UPSTREAM[:2])
+    if order == UPSTREAM:
+        order = (UPSTREAM[0], UPSTREAM[2], UPSTREAM[1])
+    return [word for word in order if bits & PATTERNS[word]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(10, 250), st.sampled_from([1, 3, 20]))
+def test_rows_of_a_file_show_what_upstreams_rules_say(seed: int, length: int, threshold: int) -> None:
+    events = stream(seed, length)
+    reference = Reference(letter=True, threshold=threshold)
+    reference.feed(events)
+    table = columns(events)
+    block = np.array([event.block for event in events], np.uint64)
+
+    found = inefficient_rows(table["kind"], table["pool"], table["aux"], block, threshold)
+
+    said = {life.block: [word for word in life.words if word in UPSTREAM] for life in reference.lives}
+    mallocs = table["kind"] == Kind.MALLOC
+    assert {int(one): words(int(bits)) for one, bits in zip(block[mallocs], found[mallocs], strict=True)} == said
+    assert not found[~mallocs].any()
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(10, 250), st.booleans())
+def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool) -> None:
+    events = stream(seed, length, burst=IDLE_THRESHOLD + 1 if bursts else 0)
+    reference = Reference(letter=False)
+    reference.feed(events)
+    reference.finish()
+
+    fold = fed(events)
+
+    lives = [fold.take_ended_lives(), fold.going_lives()]
+    numbers = np.concatenate([one["ptr"] for one in lives]) >> np.uint64(20)
+    bits = np.concatenate([one["inefficient"] for one in lives])
+    said = {int(number): int(one) for number, one in zip(numbers, bits, strict=True)}
+    for life in reference.lives:
+        assert words(said[life.block]) == [word for word in life.words if word in UPSTREAM]
+        shown = {word for word, bit in PATTERNS.items() if said[life.block] & bit}
+        # One that has ended before it was known to be redundant is told in the sums alone.
+        assert shown == set(life.words), life
+
+    rows = fold.tables().inefficiencies
+    key = list(zip(rows["pool"].tolist(), (rows["stack_py"] - 1).tolist(), rows["pattern"].tolist(), strict=True))
+    assert len(set(key)) == len(key)
+    counted: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for life in reference.lives:
+        for word in {*life.words, *([REDUNDANT] if life in reference.served else [])}:
+            if word == REDUNDANT and life not in reference.served:
+                continue
+            counted[life.pool, life.site, PATTERNS[word]][0] += 1
+            if word != REDUNDANT:
+                counted[life.pool, life.site, PATTERNS[word]][1] += life.size
+    mine = {
+        one: [int(blocks), int(size) if one[2] != PATTERNS[REDUNDANT] else 0]
+        for one, blocks, size in zip(key, rows["blocks"], rows["bytes"], strict=True)
+        if blocks
+    }
+    assert mine == dict(counted)
+
+    at_peak = {one: int(size) for one, size in zip(key, rows["peak_bytes"], strict=True) if size}
+    assert at_peak == {(pool, site, PATTERNS[word]): size for (pool, site, word), size in reference.at_peak().items()}
+
+    floors = fold.tables().floors
+    least = reference.least_peak()
+    for row, pool in enumerate(floors["pool"].tolist()):
+        peak = reference.peak.get(Pool(pool), (0, 0, 0))[0]
+        assert floors["peak_bytes"][row] == peak
+        assert floors["unneeded_bytes"][row] == sum(size for one, size in at_peak.items() if one[0] == pool)
+        assert floors["undecided_bytes"][row] == reference.undecided().get(Pool(pool), 0)
+        assert floors["floor_bytes"][row] <= min(least[Pool(pool)], peak)
+        assert floors["floor_bytes"][row] >= floors["touched_bytes"][row]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30), st.lists(st.integers(0, 200), max_size=12))
+def test_any_cut_into_batches_says_the_same(seed: int, cuts: list[int]) -> None:
+    events = stream(seed, 200)
+    whole, parts = fed(events), fed(events, sorted(min(cut, len(events)) for cut in cuts))
+    for name in ("inefficiencies", "floors"):
+        one, other = getattr(whole.tables(), name), getattr(parts.tables(), name)
+        assert {key: list(column) for key, column in one.items()} == {k: list(column) for k, column in other.items()}
+
+
+def test_streams_have_what_they_are_to_test() -> None:
+    seen: Counter[str] = Counter()
+    waste = floors = 0
+    for seed in range(60):
+        reference = Reference(letter=False)
+        reference.feed(stream(seed, 200, burst=IDLE_THRESHOLD + 1))
+        reference.finish()
+        seen.update(word for life in reference.lives for word in life.words)
+        waste += len(reference.at_peak())
+        floors += len(reference.undecided())
+    assert set(seen) == set(PATTERNS), seen
+    assert min(seen.values()) >= 5, seen
+    assert waste > 60
+    assert floors > 10
+
+
+def op(*inside: Event, tid: int = 1) -> list[Event]:
+    return [Event(Kind.OP_START, tid), *inside, Event(Kind.OP_END, tid)]
+
+
+def access(block: int, size: int, *, write: bool = False, overwrites: bool = False) -> Event:
+    return Event(Kind.ACCESS, 1, Pool.PTA, block, size, is_write=write, overwrites=overwrites)
+
+
+def malloc(block: int, size: int, site: int) -> Event:
+    return Event(Kind.MALLOC, 1, Pool.PTA, block, size, site)
+
+
+def free(block: int, size: int) -> Event:
+    return Event(Kind.FREE, 1, Pool.PTA, block, size)
+
+
+def rows_of(fold: RingFold) -> dict[tuple[str, int], tuple[int, int, int]]:
+    rows = fold.tables().inefficiencies
+    name = {bit: word for word, bit in PATTERNS.items()}
+    keys = zip(rows["pattern"].tolist(), (rows["stack_py"] - 1).tolist(), strict=True)
+    values = zip(*(rows[one].tolist() for one in ("blocks", "bytes", "peak_bytes")), strict=True)
+    return {(name[pattern], site): value for (pattern, site), value in zip(keys, values, strict=True)}
+
+
+def test_bytes_at_the_peak_and_the_floor_by_hand() -> None:
+    """Of six blocks that are alive at the peak of 4,000 + 6 * 1,000 bytes, the peak needs one."""
+    events = [
+        *op(malloc(1, 1000, 1)),  # early: used behind the peak
+        *op(malloc(2, 1000, 2), access(2, 1000, write=True)),  # late: read before the peak, freed behind it
+        *op(access(2, 1000)),
+        *op(malloc(3, 1000, 3)),  # unused
+        *op(access(2, 1000), malloc(4, 1000, 4), access(4, 1000, write=True)),  # dead write: nobody reads the result
+        *op(access(2, 1000), malloc(5, 1000, 5), access(5, 1000, write=True)),  # needed: read on both sides
+        *op(access(5, 1000)),
+        *op(access(5, 1000), malloc(6, 4000, 6), access(6, 4000, write=True)),  # the peak
+        *op(access(5, 1000)),
+        *op(malloc(7, 100, 7), access(6, 4000), access(7, 100, write=True)),
+        *op(access(1, 1000), access(5, 1000), access(7, 100)),
+        *(free(block, 1000) for block in (1, 2, 3, 4, 5)),
+        free(6, 4000),
+        free(7, 100),
+    ]
+
+    fold = fed(events)
+
+    found = rows_of(fold)
+    assert {key: value[2] for key, value in found.items() if value[2]} == {
+        ("early_allocation", 1): 1000,
+        ("late_deallocation", 2): 1000,
+        ("unused_allocation", 3): 1000,
+        ("dead_write", 4): 1000,
+    }
+    floors = fold.tables().floors
+    assert floors["peak_bytes"].tolist() == [9000 + 100]
+    assert floors["unneeded_bytes"].tolist() == [4000]
+    assert floors["floor_bytes"].tolist() == [5100]
+
+
+def test_a_block_of_the_size_of_a_dead_one_is_redundant() -> None:
+    events = [
+        *op(malloc(1, 1000, 1), access(1, 1000, write=True)),
+        *op(access(1, 1000)),
+        *op(malloc(2, 1001, 2), access(2, 1001, write=True)),  # 1024 bytes, as the other
+        *op(access(2, 1001)),
+        free(1, 1000),
+        free(2, 1001),
+    ]
+    fold = fed(events)
+    rows = fold.tables().inefficiencies
+    redundant = rows["pattern"] == PATTERNS[REDUNDANT]
+    assert rows["stack_py"][redundant].tolist() == [3]
+    assert rows["partner_py"][redundant].tolist() == [2]
+    assert rows["shared_bytes"][redundant].tolist() == [1000]
+    assert rows["peak_bytes"][redundant].tolist() == [0]
+    again = [*events[:-2], *events[:0], free(1, 1000)]
+    before = [one for one in events if one.kind != Kind.FREE or one.block != 1]
+    assert not (fed(before).tables().inefficiencies["pattern"] == PATTERNS[REDUNDANT]).any()
+    assert (fed(again).tables().inefficiencies["pattern"] == PATTERNS[REDUNDANT]).any()
+
+
+@pytest.mark.parametrize("kind", [Kind.GAP, Kind.SYSTEM])
+def test_blocks_that_were_there_when_events_went_missing_are_not_judged(kind: Kind) -> None:
+    before = [*op(malloc(1, 1000, 1)), *op(malloc(2, 500, 2))]
+    fold = fed([*before, Event(kind), *op(access(1, 1000)), free(1, 1000), free(2, 500)])
+    assert not len(fold.tables().inefficiencies["pattern"])
+    assert fold.tables().floors["undecided_bytes"].tolist() == [1500]
+    assert fold.tables().floors["floor_bytes"].tolist() == [0]
+    whole = fed([*before, *op(access(1, 1000)), free(1, 1000), free(2, 500)])
+    assert rows_of(whole)["early_allocation", 1][2] == 1000
+
+
+def test_without_operators_nothing_is_said() -> None:
+    fold = fed([malloc(1, 1000, 1), malloc(2, 1000, 2), free(1, 1000)])
+    assert not len(fold.tables().floors["pool"])
