@@ -38,6 +38,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "held": _MEMORY,
     "owners": _MEMORY,
     "peaks": _MEMORY,
+    "needs": (*_MEMORY, "launch", "access"),
     "usage": (),
     "capacity": (),
     "host": (),

@@ -23,6 +23,7 @@ from msmemscope.analysis.decompose import DECOMPOSE
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.fragmentation import FRAGMENTATION
 from msmemscope.analysis.health import HEALTH_ANALYSIS
+from msmemscope.analysis.inefficient import INEFFICIENT
 from msmemscope.analysis.leaks import LEAKS
 from msmemscope.analysis.ledger import LEDGER
 from msmemscope.analysis.oom import OOM
@@ -36,7 +37,10 @@ from msmemscope.options.settings import ENTRY_POINTS, EVENTS
 from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
-OWN = (LEAKS, OOM, COVERAGE, FRAGMENTATION, PEERS, DECOMPOSE, PEAK, LEDGER, HEALTH_ANALYSIS, AUDIT, WATCH, COMPARE)
+OWN = (
+    *(LEAKS, OOM, COVERAGE, FRAGMENTATION, PEERS, DECOMPOSE, PEAK),
+    *(INEFFICIENT, LEDGER, HEALTH_ANALYSIS, AUDIT, WATCH, COMPARE),
+)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings
 

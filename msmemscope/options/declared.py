@@ -199,14 +199,12 @@ OPTIONS: tuple[Option, ...] = (
         "for leaks too and adds the blocks that were alive to the per-device files, decompose says whose the bytes "
         "are (cluster/decompose.csv) and adds the owners of blocks to the per-device files, peak says what was alive "
         "at each pool's peak (cluster/peak.csv), ledger what every byte of the cards and of host memory is "
-        "(cluster/ledger.csv).",
+        "(cluster/ledger.csv), inefficient what of the peaks nobody needed (cluster/inefficient.csv) and adds "
+        "inefficient_type to the per-device files.",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
         api=True,
         parse=grammars.parse_analysis,
-        later={
-            "inefficient": "finding blocks that are made too early, freed too late or idle is not in this version",
-        },
     ),
     Option(
         name="steps",

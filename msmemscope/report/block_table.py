@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.lives import follow_lives
 from msmemscope.analysis.owners import owner_of, owner_texts
+from msmemscope.analysis.patterns import joined
 from msmemscope.report.cluster import write_csv_table
 from msmemscope.tables.parts import LARGEST_GROUP, row_groups
 from msmemscope.tables.process import Whose
@@ -73,6 +74,7 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("reads", pa.uint64(), nullable=False),
         pa.field("writes", pa.uint64(), nullable=False),
         pa.field("longest_idle_ns", pa.uint64()),
+        pa.field("inefficient", pa.dictionary(pa.int32(), pa.string()), nullable=False),
     ]
 )
 _DELTA_COLUMNS = ("ring", "allocation_id", "malloc_ts", "free_ts")
@@ -195,8 +197,9 @@ def block_rows(lives: Sequence[tuple[Whose, Table]], owners: Mapping[int, str]) 
     known |= dict.fromkeys(("first_access_ts", "last_access_ts"), columns["accesses"] > 0)
     known["longest_idle_ns"] = columns["accesses"] > 1
     owner = _owners(columns["owner"], owners)
+    texts = {"owner": owner, "inefficient": _patterns(columns["inefficient"])}
     arrays = [
-        owner if field.name == "owner" else _array(columns[field.name], field.type, known.get(field.name))
+        texts.get(field.name) or _array(columns[field.name], field.type, known.get(field.name))
         for field in BLOCK_SCHEMA
     ]
     return pa.Table.from_arrays(arrays, schema=BLOCK_SCHEMA)
@@ -275,6 +278,12 @@ def _between(lives: Sequence[tuple[Whose, Table]], start: int, end: int) -> list
 
 def _joined(columns: list[Any]) -> Any:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _patterns(bits: Any) -> pa.Array:
+    encoded = pa.array(bits).dictionary_encode()
+    texts = [joined(one) for one in encoded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
 
 
 def _owners(numbers: Any, owners: Mapping[int, str]) -> pa.Array:

@@ -232,6 +232,8 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
     if (event.size == std::numeric_limits<i64>::min()) return "size in Attr is no number, at Ptr";
     event.minus = event.size < 0;
     event.size = event.size < 0 ? -event.size : event.size;
+    if (const std::string_view id = attribute("allocation_id"); !id.empty() && !to_number(id, event.allocation_id))
+        event.allocation_id = -1;
     if (kind == "ACCESS") {
         event.kind = static_cast<u8>(Kind::ACCESS);
         event.aux = type == "READ" ? 1 : type == "WRITE" ? 2 : 0;

@@ -29,6 +29,7 @@ namespace memscope::kernel {
 
 // type, name. owner: string id of what the row says of the owner. module: number of CANN's module, 256: not told.
 // minus: 1 where the file gives the size a sign, as earlier versions did for a FREE.
+// allocation_id: of a row of a block; 0: it does not say, -1: it is no number.
 #define MEMSCOPE_IMPORTED_COLUMNS(X) \
     X(u8, kind)                      \
     X(u8, flags)                     \
@@ -50,7 +51,8 @@ namespace memscope::kernel {
     X(u32, pid)                      \
     X(u64, owner)                    \
     X(i64, module)                   \
-    X(u8, minus)
+    X(u8, minus)                     \
+    X(i64, allocation_id)
 
 #define X(type, name) std::vector<type> name;
 struct ImportedTable {

@@ -1,0 +1,339 @@
+"""Memory that was there at the peak though nobody needed it then: by call stack and reason, over all ranks.
+
+In: what each pool's highest peak held in vain (native/kernel/pool_needs.h). Out: a finding for every line and pattern
+that could make the peak lower, worst first; how low it could be as a whole is the analysis's remark and its figures.
+
+Bytes of a finding are those at the peak, of all its ranks: a block counts for one pattern, so the findings of a pool
+add up to at most its peak. Only a redundant block counts in the finding of the block that it could have been, too; its
+own has no saving. Whether the peak falls as far depends on the moment that is the highest then: a pool's peak cannot
+fall below its floor with the same order of operators.
+
+evidence:
+    pattern         the word in upstream's files, or unused_allocation, dead_write, redundant_allocation
+    per_rank        rank as text, or name of a process -> bytes, blocks (both at the peak), pool_peak_bytes,
+                    floor_bytes, device
+    operators       most operators between the two touches of a block, between which it was not needed
+    all_blocks, all_bytes   that show the pattern at any time
+    partner         of a redundant block the line of the one that it could have been, ""
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
+from msmemscope.analysis.findings import (
+    Finding,
+    Row,
+    at_the_start,
+    device_name,
+    fold_ranks,
+    format_bytes,
+    place_text,
+    pool_name,
+    scope_of,
+)
+from msmemscope.analysis.live_lines import line_of
+from msmemscope.analysis.patterns import DEAD, EARLY, IDLE, LATE, NAMES, REDUNDANT, UNUSED
+from msmemscope.vocabulary import DeviceType
+
+if TYPE_CHECKING:
+    from msmemscope.analysis.blocks import Table
+    from msmemscope.tables.run import Frame
+
+__all__ = ["INEFFICIENT", "InefficientOptions", "judge"]
+
+KIND = "inefficient"
+COLUMNS = (
+    *("ranks", "device", "pool", "pattern", "file", "line", "function", "peak_blocks", "peak_bytes", "shared_bytes"),
+    *("blocks", "bytes", "largest_bytes", "operators", "partner", "pool_peak_bytes", "floor_bytes"),
+    *("first_step", "last_step"),
+)
+_WORDS = (EARLY, LATE, IDLE, UNUSED, DEAD, REDUNDANT)
+_CONFIDENCE, _ON_HOST = 0.9, 0.7  # what uses host memory beside torch, numpy for one, nobody sees
+
+
+@dataclass(frozen=True)
+class InefficientOptions:
+    """What the analysis may be told."""
+
+    min_bytes: int = 16777216
+    """A line whose blocks hold fewer bytes in vain at the peak of every rank is not told."""
+    min_share: float = 0.05
+    """A line whose blocks hold a smaller share of the peak in vain is not told; 0 to 1."""
+    inefficient_type: str = ""
+    """The patterns that are told, separated by commas: early_allocation, late_deallocation, temporary_idleness,
+    unused_allocation, dead_write, redundant_allocation; without it all."""
+
+    def __post_init__(self) -> None:
+        if self.min_bytes < 1:
+            raise ValueError(f"min_bytes takes 1 byte or more; got {self.min_bytes}")
+        if not 0 <= self.min_share <= 1:
+            raise ValueError(f"min_share takes a share from 0 to 1; got {self.min_share:g}")
+        if unknown := [word for word in self.types if word not in _WORDS]:
+            raise ValueError(f"inefficient_type takes some of {', '.join(_WORDS)}; got {unknown[0]!r}")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The patterns that are told."""
+        return tuple(word.strip() for word in self.inefficient_type.split(",")) if self.inefficient_type else _WORDS
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A pool of one process, and its highest peak."""
+
+    device: int
+    step: int
+    peak_bytes: int
+    floor_bytes: int
+
+
+@dataclass
+class _Use:
+    """What one process's blocks of a line were."""
+
+    pool: _Pool
+    bytes: int = 0
+    blocks: int = 0
+    shared_bytes: int = 0
+    all_blocks: int = 0
+    all_bytes: int = 0
+    largest: int = 0
+    operators: int = 0
+    first_step: int = 1 << 32
+    last_step: int = 0
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What is told together."""
+
+    pattern: str
+    device_type: int
+    pool: int
+    frame: Frame | None
+    of_ranks: bool
+
+
+def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
+    """Largest first."""
+    lines: dict[_Line, dict[int, _Use]] = defaultdict(dict)
+    stacks: dict[_Line, tuple[tuple[Frame, ...], int]] = {}
+    for number, process in tables.tracked.needs.items():
+        pools = dict(_pools(process.floors))
+        for row in _rows(process.rows):
+            pattern = NAMES[row["pattern"]]
+            stack = tuple(tables.stack(row["stack_py"]) or tables.stack(row["stack_c"]))
+            of_ranks = tables.tracked.processes[number].rank is not None
+            line = _Line(pattern, row["device_type"], row["pool"], line_of(stack), of_ranks)
+            pool = pools[row["device_type"], row["device"], row["pool"]]
+            _add(lines[line].setdefault(number, _Use(pool)), row)
+            stacks.setdefault(line, (stack, row["partner_py"]))
+    found = []
+    for line, uses in lines.items():
+        told = {number: use for number, use in uses.items() if _is_told(use, options)}
+        if told and line.pattern in options.types:
+            found.append(_finding(tables, line, told, *stacks[line]))
+    return sorted(found, key=lambda one: (-one.saving_bytes, -one.bytes, one.file, one.line, one.ranks))
+
+
+def _pools(floors: Table) -> Iterator[tuple[tuple[int, int, int], _Pool]]:
+    for row in _rows(floors):
+        place = row["device_type"], row["device"], row["pool"]
+        yield place, _Pool(row["device"], row["step"], row["peak_bytes"], row["floor_bytes"])
+
+
+def _rows(table: Table) -> Iterator[dict[str, int]]:
+    for values in zip(*(column.tolist() for column in table.values()), strict=True):
+        yield dict(zip(table, values, strict=True))
+
+
+def _add(use: _Use, row: Mapping[str, int]) -> None:
+    use.bytes += row["peak_bytes"]
+    use.blocks += row["peak_blocks"]
+    use.shared_bytes += row["shared_bytes"]
+    use.all_blocks += row["blocks"]
+    use.all_bytes += row["bytes"]
+    use.largest = max(use.largest, row["largest"])
+    use.operators = max(use.operators, row["operators"])
+    use.first_step = min(use.first_step, row["first_step"])
+    use.last_step = max(use.last_step, row["last_step"])
+
+
+def _is_told(use: _Use, options: InefficientOptions) -> bool:
+    return use.bytes + use.shared_bytes >= max(options.min_bytes, options.min_share * use.pool.peak_bytes)
+
+
+def _finding(
+    tables: Tables, line: _Line, uses: Mapping[int, _Use], stack: tuple[Frame, ...], partner_py: int
+) -> Finding:
+    tracked = tables.tracked
+    names = {number: subject.name for subject in tracked.subjects for number in subject.members}
+    ranks = tuple(sorted({int(tracked.ranks[number]) for number in uses})) if line.of_ranks else ()
+    processes = () if line.of_ranks else tuple(dict.fromkeys(names.get(number, "") for number in sorted(uses)))
+    several = list(uses.values())
+    size = sum(one.bytes + one.shared_bytes for one in several)
+    partner = line_of(tuple(tables.stack(partner_py))) if partner_py else None
+    per_rank: dict[str, dict[str, Any]] = {}
+    for number, use in sorted(uses.items()):
+        who = str(int(tracked.ranks[number])) if line.of_ranks else names.get(number, "")
+        entry = per_rank.setdefault(who, {"bytes": 0, "blocks": 0})
+        entry["bytes"] += use.bytes + use.shared_bytes
+        entry["blocks"] += use.blocks
+        entry |= {"pool_peak_bytes": use.pool.peak_bytes, "floor_bytes": use.pool.floor_bytes}
+        entry["device"] = device_name(line.device_type, use.pool.device)
+    frame = line.frame
+    operators = max(one.operators for one in several)
+    facts: dict[str, Any] = {
+        "kind": KIND,
+        "severity": "warning",
+        "confidence": _ON_HOST if line.device_type == DeviceType.CPU else _CONFIDENCE,
+        "ranks": ranks,
+        "scope": scope_of(ranks, tracked.subjects.ranks),
+        "device": _device(line, several),
+        "pool": pool_name(line.pool, line.device_type),
+        "first_step": min(one.first_step for one in several),
+        "last_step": max(one.last_step for one in several),
+        "bytes": size,
+        "bytes_per_step": 0.0,
+        "blocks": sum(one.blocks for one in several),
+        "site": stack,
+        "file": frame.file if frame else "",
+        "line": frame.line if frame else 0,
+        "function": frame.function if frame else "",
+        "processes": processes,
+        "saving_bytes": sum(one.bytes for one in several),
+        "headline": "NOT NEEDED AT THE PEAK",
+        "advice": _ADVICE[line.pattern],
+        "evidence": {
+            "pattern": line.pattern,
+            "per_rank": per_rank,
+            "operators": operators,
+            "all_blocks": sum(one.all_blocks for one in several),
+            "all_bytes": sum(one.all_bytes for one in several),
+            "partner": _place(partner) if partner_py else "",
+        },
+    }
+    cells: dict[str, str | int | float] = {
+        "ranks": fold_ranks(ranks),
+        "pattern": line.pattern,
+        **{name: facts[name] for name in ("device", "pool", "file", "line", "function", "first_step", "last_step")},
+        "peak_blocks": facts["blocks"],
+        "peak_bytes": facts["saving_bytes"],
+        "shared_bytes": sum(one.shared_bytes for one in several),
+        "blocks": facts["evidence"]["all_blocks"],
+        "bytes": facts["evidence"]["all_bytes"],
+        "largest_bytes": max(one.largest for one in several),
+        "operators": operators,
+        "partner": facts["evidence"]["partner"],
+        "pool_peak_bytes": max(one.pool.peak_bytes for one in several),
+        "floor_bytes": max(one.pool.floor_bytes for one in several),
+    }
+    sentence = _sentence(Finding(**facts), several)
+    return Finding(**facts, sentence=sentence, row=Row("inefficient", cells))
+
+
+def _sentence(found: Finding, several: Sequence[_Use]) -> str:
+    pattern, count = found.evidence["pattern"], found.evidence["operators"]
+    operators = f"{count:,} operator{'' if count == 1 else 's'}"
+    most = max(one.bytes + one.shared_bytes for one in several)
+    size = format_bytes(most)
+    if len(several) > 1:
+        is_equal = all(one.bytes + one.shared_bytes == most for one in several)
+        size = f"{size} each" if is_equal else f"up to {size} each"
+    start = f"{at_the_start(found.who)}: {size} at the peak of {found.device or 'the pool'}"
+    place = found.where
+    if pattern == REDUNDANT:
+        other = found.evidence["partner"]
+        return f"{start} are redundant: {place} allocates a block while one of its size, of {other}, is not used again."
+    why = {
+        EARLY: f"{place} allocates {operators} before the first use",
+        LATE: f"what {place} allocates is freed {operators} after its last use",
+        IDLE: f"what {place} allocates is not used for {operators}",
+        UNUSED: f"no operator uses what {place} allocates",
+        DEAD: f"nobody reads what is written to the memory of {place}",
+    }[pattern]
+    return f"{start} were not needed: {why}."
+
+
+_ADVICE = {
+    EARLY: "Allocate it where it is first used.",
+    LATE: "Drop the last reference (del, or leave the function) behind the last use.",
+    IDLE: "Move it to the host meanwhile, or make it again when it is needed.",
+    UNUSED: "Do not allocate it; what uses it without operators of torch (numpy, a kernel of your own) is not seen.",
+    DEAD: "Do not compute it, or write into it first where it is needed; reads by others than torch are not seen.",
+    REDUNDANT: "Write into the block that is not used again (out=, an in-place operator), or free that one first.",
+}
+
+
+def _place(frame: Frame | None) -> str:
+    if frame is None:
+        return "an unknown line"
+    return place_text(frame.file, frame.line, frame.function, native=frame.kind == "native")
+
+
+def _device(line: _Line, uses: Sequence[_Use]) -> str:
+    """ "npu:0", "npu:0-7"."""
+    name = device_name(line.device_type, -1)
+    indices = fold_ranks(one.pool.device for one in uses if one.pool.device >= 0)
+    return f"{name}:{indices}" if indices and line.device_type != DeviceType.CPU else name
+
+
+def remark(judged: Judged) -> Remark | None:
+    """How low the largest peak could be."""
+    if not judged.looked:
+        return None
+    needs = judged.tables.tracked.needs
+    if not needs:
+        return Remark("No operator was recorded, so nobody knows which memory was needed when.")
+    place, pool = max(
+        ((place, pool) for one in needs.values() for place, pool in _pools(one.floors)),
+        key=lambda entry: entry[1].peak_bytes,
+    )
+    name = f"{pool_name(place[2], place[0])} on {device_name(place[0], place[1])}"
+    return Remark(
+        f"The largest peak, {format_bytes(pool.peak_bytes)} of {name}, cannot fall below "
+        f"{format_bytes(pool.floor_bytes)} with the same order of operators.",
+        tone="good",
+    )
+
+
+def verdict(judged: Judged) -> str:
+    """The clause of the last line."""
+    found = judged.accused
+    if not found:
+        return ""
+    size = format_bytes(sum(one.saving_bytes for one in found))
+    return f"{size} were not needed at the peak, most of it from {found[0].place}"
+
+
+def figures(judged: Judged) -> dict[str, Any]:
+    """Of summary.json: by process, and within it by device and pool, the peak and what of it was needed."""
+    tracked = judged.tables.tracked
+    names = {number: subject.name for subject in tracked.subjects for number in subject.members}
+    pools: dict[str, dict[str, Any]] = {}
+    for number, process in tracked.needs.items():
+        of_process = pools.setdefault(names.get(number, ""), {})
+        for row in _rows(process.floors):
+            name = f"{device_name(row['device_type'], row['device'])} {pool_name(row['pool'], row['device_type'])}"
+            columns = ("step", "peak_bytes", "unneeded_bytes", "undecided_bytes", "touched_bytes", "floor_bytes")
+            of_process[name] = {column: row[column] for column in columns}
+    return {"inefficient": {"findings": len(judged.accused), "peaks": pools}}
+
+
+INEFFICIENT = Analyzer(
+    name="inefficient",
+    needs=("needs",),
+    options=InefficientOptions,
+    judge=judge,
+    files={"inefficient": COLUMNS},
+    asked_by=("inefficient",),
+    groups=(Group("NOT NEEDED AT THE PEAK", order=45, more="{count:,} more like the last: cluster/inefficient.csv"),),
+    verdict=verdict,
+    remark=remark,
+    figures=figures,
+)
