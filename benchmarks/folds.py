@@ -7,7 +7,9 @@ Three streams of synthetic events of 8 processes, fed in batches as they come fr
     training  steps of 10,000 blocks from 2,000 sites: activations that live from forward to backward, temporaries
               in between, every step at the same addresses, one site that keeps a block each step
     churn     100,000 blocks live per process, freed and allocated in random order: hardly a cache hit
-    other     like training, but 3 of 4 events are operators that the folds only step over
+    other     like training, but 3 of 4 events are operators that touch nothing
+    accesses  like training, but each block is made by an operator that reads the block before and writes this one, as
+              where inefficient blocks are looked for: 2 of 3 events are operators and accesses
 
 Each is followed twice: without the lives of blocks, and with them, which are written as parts of blocks/.
 
@@ -150,7 +152,39 @@ def churn(events: int, batch: int) -> Iterator[tuple[int, Columns]]:
         done += PROCESSES * batch
 
 
+def accesses(events: int, batch: int) -> Iterator[tuple[int, Columns]]:
+    """OP_START, ACCESS of the block before, MALLOC, ACCESS of the new one, OP_END in place of each MALLOC."""
+    step_of = training_step(np.random.default_rng(1))
+    made = step_of["kind"] == Kind.MALLOC
+    times = np.where(made, 5, 1)
+    whole = {name: np.repeat(column, times) for name, column in step_of.items()}
+    first = np.cumsum(times) - times  # row of what became of each event
+    first = first[made]
+    for offset, kind in ((0, Kind.OP_START), (1, Kind.ACCESS), (3, Kind.ACCESS), (4, Kind.OP_END)):
+        whole["kind"][first + offset] = kind
+    whole["ptr"][first + 1] = np.concatenate([whole["ptr"][first[:1] + 2], whole["ptr"][first[:-1] + 2]])
+    whole["aux"][first + 1], whole["aux"][first + 3] = 1, 2
+    whole["used"][:] = 0
+    for offset in (0, 4):
+        whole["ptr"][first + offset] = whole["size"][first + offset] = whole["pool"][first + offset] = 0
+    length = len(whole["kind"])
+    ts = np.arange(length, dtype=np.uint64) * np.uint64(1000)
+    last = np.flatnonzero(whole["kind"] == Kind.MALLOC)[-1]
+    done = step = 0
+    while done < events:
+        whole["ptr"][last : last + 2] = 0x7E00_0000_0000 + step * 4096
+        whole["ts"] = ts + np.uint64(step * length * 1000)
+        whole["step"][:] = step
+        for process in range(PROCESSES):
+            for begin in range(0, length, batch):
+                part = {name: column[begin : begin + batch] for name, column in whole.items()}
+                yield process, part
+                done += len(part["kind"])
+        step += 1
+
+
 STREAMS = {
+    "accesses": accesses,
     "training": training,
     "churn": churn,
     "other": lambda events, batch: training(events, batch, others=3),

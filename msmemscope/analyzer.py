@@ -1,7 +1,6 @@
 """Upstream's msmemscope.analyzer, and the analyses of a run of ours.
 
-Upstream's analyses read a memscope_dump_*.csv or .db. check_inefficient() checks its arguments in this version as
-upstream does, and then does nothing: later.py.
+Upstream's analyses read a memscope_dump_*.csv or .db.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from msmemscope.later import not_yet
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope.analysis.findings import Finding
+    from msmemscope.imports.inefficient_check import InefficientBlock
     from msmemscope.imports.leak_check import LeftBlock
 
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
@@ -55,8 +53,6 @@ class InefficientConfig:
         idle_threshold: int = 3000,
     ):
         _check_input(input_path, (".csv", ".db"))
-        if not os.access(input_path, os.W_OK):
-            raise PermissionError(f"cannot write {input_path}")
         _check_number("mem_size", mem_size, 0)
         _check_number("idle_threshold", idle_threshold, 1)
         types = [inefficient_type] if isinstance(inefficient_type, str) else inefficient_type
@@ -87,14 +83,23 @@ class LeaksAnalyzer:
 
 
 class InefficientAnalyzer:
-    """Not in this version: warns once."""
+    """check_inefficient() as a class."""
 
     def __init__(self, config: InefficientConfig | None = None):
         self.config = config
 
-    def analyze(self, config: InefficientConfig | None = None) -> None:
-        """Does nothing."""
-        not_yet("analyzer.InefficientAnalyzer")
+    def analyze(self, config: InefficientConfig | None = None, *, in_place: bool = False) -> list[InefficientBlock]:
+        """As check_inefficient(), with the arguments of `config`, or those that the analyzer was made with."""
+        chosen = config or self.config
+        if chosen is None:
+            raise ValueError("InefficientAnalyzer().analyze() takes an InefficientConfig")
+        return check_inefficient(
+            str(chosen.input_path),
+            chosen.mem_size,
+            chosen.inefficient_type,
+            chosen.idle_threshold,
+            in_place=in_place,
+        )
 
 
 def check_leaks(
@@ -121,11 +126,29 @@ def check_inefficient(
     mem_size: int = 0,
     inefficient_type: str | list[str] | None = None,
     idle_threshold: int = 3000,
-) -> None:
-    """Blocks made too early, freed too late or idle, in a memscope_dump_*.csv or .db. Not in this version: checks its
-    arguments and warns once."""
-    InefficientConfig(input_path, mem_size, inefficient_type, idle_threshold)
-    not_yet("check_inefficient")
+    *,
+    in_place: bool = False,
+) -> list[InefficientBlock]:
+    """Blocks made too early, freed too late or idle, in a memscope_dump_*.csv or .db: on stdout, as a list, and as
+    `inefficient_type` in the Attr of their MALLOC rows.
+
+    Smaller blocks than mem_size (bytes) are passed over; inefficient_type: one or some of early_allocation,
+    late_deallocation and temporary_idleness, all without it; idle_threshold: so many operators and more between two
+    accesses are idleness. Rows are taken in the order of their IDs.
+
+    The file is not touched: a copy of it, `memscope_dump_1.inefficient.csv`, is written beside it and has the marks.
+    in_place=True rewrites the file itself, as upstream does; a failure on the way leaves it whole.
+
+    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump.
+    """
+    config = InefficientConfig(input_path, mem_size, inefficient_type, idle_threshold)
+    path = Path(config.input_path)
+    if in_place and not os.access(path, os.W_OK):
+        raise PermissionError(f"cannot write {path}")
+    from msmemscope.imports.inefficient_check import beside, check
+
+    target = path if in_place else beside(path)
+    return check(path, config.mem_size, config.inefficient_type, config.idle_threshold, target, print)
 
 
 def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **options: object) -> list[Finding] | None:

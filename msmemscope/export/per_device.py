@@ -24,7 +24,7 @@ from msmemscope.export.lanes import Lanes, lanes_for
 from msmemscope.export.process_directories import ProcessDirectories, time_in_names
 from msmemscope.export.process_rows import ProcessFacts, ProcessRows
 from msmemscope.export.python_trace import TraceCsv, TraceRows
-from msmemscope.export.row_owners import find_row_owners
+from msmemscope.export.row_facts import find_row_facts
 from msmemscope.export.selection import CPU, NOT_APPLICABLE, Columns, Selection, cut, place_id
 from msmemscope.export.texts import row_texts
 from msmemscope.tables.run import stack_text
@@ -153,7 +153,8 @@ class _Writer:
         """The files of some processes, in place unless there is a limit on all of them."""
         self._run.load_definitions()  # lanes must not load them at the same time
         rings = [facts.process.ring for facts in group]
-        owners = find_row_owners(self._run, rings, self._owner_texts) if self.selection.owners else {}
+        asked = self.selection.owners or self.selection.inefficient
+        known = find_row_facts(self._run, rings, self._owner_texts) if asked else {}
         writers: dict[int, tuple[int, ProcessRows]] = {}
         for number, facts in enumerate(group):
             lane = number % self._lanes
@@ -162,7 +163,7 @@ class _Writer:
             open_trace = partial(self._open_trace, process) if self._format == "csv" else None
             calls = TraceRows(self._run, process.pid, process.wall_offset_ns)
             rows = ProcessRows(
-                facts, self.selection, self._usage, open_file, calls, open_trace, owners.get(process.ring)
+                facts, self.selection, self._usage, open_file, calls, open_trace, known.get(process.ring)
             )
             writers[process.ring] = lane, rows
         self._begun = [rows for _, rows in writers.values()]

@@ -44,7 +44,7 @@ from msmemscope.vocabulary import Flag, Kind, Pool, StepSource, SystemEvent
 if TYPE_CHECKING:
     from msmemscope.export.files import DbFile, DumpFile
     from msmemscope.export.python_trace import Row, TraceCsv, TraceRows
-    from msmemscope.export.row_owners import RowOwners
+    from msmemscope.export.row_facts import RowFacts
     from msmemscope.folds.incidents import Incident
     from msmemscope.tables.process import Process
 
@@ -84,11 +84,11 @@ class ProcessRows:
         open_file: Callable[[str], DumpFile],
         calls: TraceRows,
         open_trace: Callable[[str], TraceCsv] | None = None,
-        owners: RowOwners | None = None,
+        known: RowFacts | None = None,
     ) -> None:
         """open_file, open_trace: make the files of a Device Id. Without open_trace calls go to a table of the former,
-        which then is a database. owners: of its blocks, where rows say them."""
-        self._owners = owners
+        which then is a database. known: of its blocks at their ends, where rows say it."""
+        self._known = known
         process = facts.process
         self.report = ProcessReport()
         self._facts = facts
@@ -254,7 +254,10 @@ class ProcessRows:
         if n == 0:
             return
         rows = {**rows, **self._samples.of(rows, is_new=not self._had_card)}
-        rows["owner"] = np.zeros(n, np.uint64) if self._owners is None else self._owners.of(rows)
+        if self._known is None:
+            rows |= {"owner": np.zeros(n, np.uint64), "inefficient": np.zeros(n, np.uint8)}
+        else:
+            rows["owner"], rows["inefficient"] = self._known.of(rows)
         homes, shared = self._homes_of(rows)
         rows.update(self._ledger.settle(n, rows, homes))
         keep = self._kinds[rows["kind"]]

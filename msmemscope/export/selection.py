@@ -62,6 +62,7 @@ class Selection:
     steps: frozenset[int] = frozenset()
     stack_depth: int | None = None  # innermost frames per row; None: as recorded
     owners: bool = False  # MALLOC rows say whose they are
+    inefficient: bool = False  # and what is inefficient about them
     devices: tuple[str, ...] = ()  # the words of --device; empty: all
     python_stacks: bool = False  # they were recorded: a memory row without one says NA
     launched: bool = False  # recording began with the program, on nobody's call: that START_TRACE has no row

@@ -77,7 +77,7 @@ class TextSource:
         owners: Mapping[int, str] | None = None,
     ) -> None:
         """`stack_depth`: innermost frames shown per stack; None shows all of them, 0 leaves the cells empty. owners:
-        by number (row_owners.py), to which some may be added before rows name them."""
+        by number (row_facts.py), to which some may be added before rows name them."""
         self._owners = {} if owners is None else owners
         self._lookup = lookup
         self._dialect = dialect

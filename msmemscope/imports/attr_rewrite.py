@@ -13,8 +13,9 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -53,59 +54,59 @@ def rewrite(path: Path, target: Path, words: Words) -> None:
                 path.with_name(path.name + end).unlink(missing_ok=True)
     except sqlite3.Error as error:
         raise InputError(f"{path}: it cannot be copied as a database: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
     finally:
         made.unlink(missing_ok=True)
 
 
 def _rewrite_csv(source: BinaryIO, copy: BinaryIO, words: Words) -> None:
-    records = _records(source)
-    header = next(records, b"")
+    """Line by line: what a MALLOC row has in front of its call stacks, which may have lines of their own, is one."""
+    header = source.readline()
     copy.write(header)
     names = [name.strip().strip('"') for name in header.lstrip(b"\xef\xbb\xbf").decode("utf-8", "replace").split(",")]
+    columns = _Columns(*(names.index(name) for name in ("ID", "Event", "Timestamp(ns)", "Process Id")))
     ids = {b"%d" % id for _, id in words}
-    id_at, pid_at, event_at = (names.index(name) for name in ("ID", "Process Id", "Event"))
-    for record in records:
-        has_key = b"inefficient_type:" in record
-        if not has_key and (id_at or record.partition(b",")[0].strip(b' "') not in ids):
-            copy.write(record)
-            continue
-        copy.write(_rewritten(record, len(names), (id_at, pid_at, event_at), words))
-
-
-def _rewritten(record: bytes, columns: int, places: tuple[int, int, int], words: Words) -> bytes:
-    cells = [found.group() for found in _CELL.finditer(record) if found.group()]
-    plain = [cell.rstrip(b",\r\n").strip().strip(b'"') for cell in cells]
-    # A Name that is not quoted may hold commas, and stands before the process.
-    shift = len(cells) - columns
-    id_at, pid_at, event_at = (at + (shift if at > 3 else 0) for at in places)
-    try:
-        key = (int(plain[pid_at]), int(plain[id_at]))
-    except (ValueError, IndexError):
-        return record
-    if plain[event_at] != b"MALLOC":
-        return record
-    begin = record.find(b"{")
-    end = record.find(b"}", begin)
-    if begin < 0 or end < 0:
-        return record
-    attr = _IN_CSV.sub(b"", record[begin + 1 : end]).lstrip(b",")
-    if word := words.get(key, ""):
-        attr += (b"," if attr else b"") + f"{KEY}:{word}".encode()
-    return record[: begin + 1] + attr + record[end:]
-
-
-def _records(source: BinaryIO) -> Iterator[bytes]:
-    """Lines, and those that belong together because a cell in quotes holds line ends."""
-    waiting = b""
+    marked = 0
     for line in source:
-        whole = waiting + line
-        if whole.count(b'"') % 2:
-            waiting = whole
-            continue
-        yield whole
-        waiting = b""
-    if waiting:
-        yield waiting
+        if b"inefficient_type:" in line or columns.id or line.partition(b",")[0].strip(b' "') in ids:
+            line, is_marked = _rewritten(line, columns, words)
+            marked += is_marked
+        copy.write(line)
+    if marked != len(words):
+        raise ValueError(f"{len(words) - marked:,} MALLOC rows were not found again")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Their places."""
+
+    id: int
+    event: int
+    time: int
+    pid: int
+
+
+def _rewritten(line: bytes, columns: _Columns, words: Words) -> tuple[bytes, bool]:
+    """The line, and whether it has a word now."""
+    cells = [found.group().rstrip(b",\r\n").strip().strip(b'"') for found in _CELL.finditer(line)]
+    begin = line.find(b"{")
+    end = line.find(b"}", begin)
+    if begin < 0 or end < 0 or len(cells) <= columns.event or cells[columns.event] != b"MALLOC":
+        return line, False
+    # A Name that is not quoted may hold commas.
+    for shift in range(len(cells) - max(columns.pid, columns.time)):
+        if cells[columns.time + shift].isdigit() and cells[columns.pid + shift].isdigit():
+            break
+    else:
+        return line, False
+    if not cells[columns.id].isdigit():
+        return line, False
+    word = words.get((int(cells[columns.pid + shift]), int(cells[columns.id])), "")
+    attr = _IN_CSV.sub(b"", line[begin + 1 : end]).lstrip(b",")
+    if word:
+        attr += (b"," if attr else b"") + f"{KEY}:{word}".encode()
+    return line[: begin + 1] + attr + line[end:], bool(word)
 
 
 def _rewrite_db(path: Path, made: Path, words: Words) -> None:

@@ -58,7 +58,7 @@ def check(
         tell(f"WARNING: {read.left_out:,} rows cannot be used and are left out; {read.first_left_out}")
     if len(nameless := np.flatnonzero(columns["allocation_id"] < 0)):
         first = int(columns["id"][nameless[0]])
-        tell(f"WARNING: {len(nameless):,} rows are left out: their allocation_id is no number, first that with ID {first}")
+        tell(f"WARNING: {len(nameless):,} rows are left out: their allocation_id is no number, the first: ID {first}")
     wanted = tuple(UPSTREAM if types is None else types)
     found: list[InefficientBlock] = []
     chosen = np.isin(columns["kind"], _OPERATORS) | (

@@ -48,6 +48,7 @@ def write_upstream_files(
         devices=settings.device,
         stack_depth=depth,
         owners="decompose" in settings.active_analysis,
+        inefficient="inefficient" in settings.active_analysis,
         python_stacks=settings.python_stack and depth != 0,
         launched=run.info.get("mode", "launched") == "launched" and settings.collect_mode == "immediate",
         oom_top=settings.oom_top if "oom" in settings.active_analysis else 0,

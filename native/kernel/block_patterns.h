@@ -25,6 +25,7 @@ enum Pattern : u8 {
     MEMSCOPE_PATTERNS(X)
 #undef X
 };
+inline constexpr u8 kUpstreamPatterns = early_allocation | late_deallocation | temporary_idleness;
 inline constexpr u8 kIdleFirst = 64;  // in words: idleness was seen before the early allocation
 inline constexpr u64 kIdleThreshold = 3000;
 

@@ -1,7 +1,5 @@
 #include "kernel/inefficiency.h"
 
-#include <algorithm>
-
 #include "kernel/overwriting.h"
 
 namespace memscope::kernel {
@@ -25,10 +23,9 @@ void Inefficiency::begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64
     judged.size = block.size;
     judged.site = block.site;
     judged.step = block.step;
-    judged.life.malloc_api = moment.api;
+    judged.life.malloc_api = judged.touched = moment.api;
     judged.operators = moment.operators;
     judged.is_made = moment.is_given;
-    judged.touched = judged.is_made ? moment.api : 0;
     needs.begin(judged, level, order_.latest(family));
 }
 
@@ -80,9 +77,7 @@ u8 Inefficiency::end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid
     if (moment.api <= judged.touched)
         pattern = 0;  // by the operator that needed it last
     else if (life.last_api == 0)
-        pattern = !judged.is_made && moment.api > life.malloc_api && order_.last_access(family) > life.malloc_api
-                      ? unused_allocation
-                      : 0;
+        pattern = !judged.is_made && order_.last_access(family) > life.malloc_api ? unused_allocation : 0;
     else
         pattern = judged.is_read ? late_deallocation : dead_write;
     if (life.free(moment.api, order_.last_malloc(family))) needs.show(judged, late_deallocation, operators);
@@ -117,8 +112,7 @@ bool Inefficiency::is_whole(const JudgedBlock& block, const EventColumns& events
 
 // What a block that is alive would be if nobody touched it any more; 0: it is too early to tell.
 u8 Inefficiency::idle_pattern(const JudgedBlock& block, u64 now) const noexcept {
-    const u64 since = std::max(block.touched, block.life.malloc_api);
-    if (now <= since || now - since <= kIdleThreshold) return 0;
+    if (now <= block.touched || now - block.touched <= kIdleThreshold) return 0;
     if (block.life.last_api == 0) return block.is_made ? 0 : unused_allocation;
     return block.is_read ? temporary_idleness : dead_write;
 }

@@ -21,7 +21,7 @@ void PoolNeeds::rise(i64 level, u64 api, u64 id, u32 step) noexcept {
 void PoolNeeds::begin(const JudgedBlock& block, i64 level, u64 latest) {
     judged_ = plus(judged_, block.size);
     if (level > highest_) rise(level, latest, block.id, block.step);
-    if (block.touched != 0) need(block, block.touched);
+    need(block, block.touched);
     births_.begin(block.id, block.size, block.life.malloc_api, block.site, block.step);
 }
 
@@ -85,8 +85,7 @@ void PoolNeeds::show(const JudgedBlock& block, u8 pattern, u32 operators) {
 }
 
 u64 PoolNeeds::find_reuse(const JudgedBlock& block, u64 api, bool is_dead) {
-    const u64 last = is_dead ? std::max(block.touched, block.life.malloc_api) : api;
-    const SameSize::Birth* other = births_.end(block.id, block.size, last, api);
+    const SameSize::Birth* other = births_.end(block.id, block.size, is_dead ? block.touched : api, api);
     if (other == nullptr) return 0;
     JudgedBlock taker;
     taker.id = other->id;

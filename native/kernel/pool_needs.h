@@ -1,18 +1,19 @@
 // What of one pool's highest peak nobody needed then, and what inefficient blocks each of its sites made.
 //
-//   needed  a block is needed by each api that accesses it, by the one that allocates it when that was given tensors to
-//           compute with, and in between unless the time between is one of: from an allocation that computes nothing
-//           to the first access by another api (early), from the last access to the end (late), longer than the
-//           threshold between two accesses (idle), all of a life without access (unused), from a write that nobody
-//           reads to what overwrites it or ends the block (dead write).
+//   needed  a block is needed by the api that allocates it, by each that accesses it, and in between unless the time
+//           between is one of: from an allocation that computes nothing (its operator was given no tensors) to the
+//           first access by another api (early), from the last access to the end (late), longer than the threshold
+//           between two accesses (idle), all of a life without access (unused), from a write that nobody reads to what
+//           overwrites it or ends the block (dead write).
 //   peak    the moment behind the allocation that made the highest level, in the latest api that had begun by then.
 //   Such a time counts at the peak when the peak
 //           lies in it. Of a block the times do not overlap, and have one pattern each: no byte counts twice.
 //   late    only the end of such a time tells what it was. A higher peak makes all of it void, since what had ended
 //           before it does not hold it.
-//   floor   at the peak of the pool the needed bytes must be there whatever else is done, if the operators keep their
-//           order and what is needed is not moved away; so must, at any time, what one operator touches. The larger of
-//           the two is a lower bound of every peak that this order allows.
+//   floor   what was needed at the peak must be there at that moment whatever else is done, if operators keep their
+//   order
+//           and their allocations (but for the early ones), and what is needed is not moved away; so must, at any time,
+//           what one operator touches. The larger of the two is a lower bound of every peak that this order allows.
 //
 // Memory: 72 bytes for each of kMaxNeedRows rows (site and pattern), and what same_size.h says.
 #pragma once
@@ -39,8 +40,8 @@ struct JudgedBlock {
     i64 size = 0;
     u32 site = 0, step = 0;
     ApiLife life;
-    u64 touched = 0;          // the latest api that needed it; 0: none
-    u32 operators = 0;        // that had begun by then, or when it was allocated
+    u64 touched = 0;          // the latest api that needed it
+    u32 operators = 0;        // that had begun by then
     bool is_made = false;     // by an operator that was given tensors: it has a content from its beginning
     bool is_read = false;     // by anybody, ever
     bool is_written = false;  // and since then not read

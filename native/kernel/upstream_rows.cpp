@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kernel/block_patterns.h"
+
 namespace memscope::kernel {
 
 namespace {
@@ -52,6 +54,24 @@ std::string_view percent(i64 part, i64 whole, std::array<char, 64>& text) noexce
     const double rate = static_cast<double>(static_cast<__int128>(part) * 100) / static_cast<double>(whole);
     const int length = std::snprintf(text.data(), text.size(), "%.6f", rate);
     return {text.data(), static_cast<std::size_t>(length)};
+}
+
+// In the order in which they were seen.
+std::string_view pattern_words(u8 bits) noexcept {
+    constexpr std::array kWords{""sv,
+                                "early_allocation"sv,
+                                "late_deallocation"sv,
+                                "early_allocation,late_deallocation"sv,
+                                "temporary_idleness"sv,
+                                "early_allocation,temporary_idleness"sv,
+                                "temporary_idleness,late_deallocation"sv,
+                                "early_allocation,temporary_idleness,late_deallocation"sv};
+    const bool idle_first = (bits & kIdleFirst) != 0;
+    if (idle_first && (bits & kUpstreamPatterns) == (early_allocation | temporary_idleness))
+        return "temporary_idleness,early_allocation"sv;
+    if (idle_first && (bits & kUpstreamPatterns) == kUpstreamPatterns)
+        return "temporary_idleness,early_allocation,late_deallocation"sv;
+    return kWords[bits & kUpstreamPatterns];
 }
 
 i64 difference(i64 a, i64 b) noexcept { return static_cast<i64>(static_cast<u64>(a) - static_cast<u64>(b)); }
@@ -193,6 +213,10 @@ void UpstreamRows::memory_attr(const RowColumns& c, std::size_t row, TextOut& ou
             attr.MEMSCOPE_KEY("owner");
             attr.value(owner);
         }
+    }
+    if (malloc && (c.inefficient[row] & kUpstreamPatterns) != 0) {
+        attr.MEMSCOPE_KEY("inefficient_type");
+        attr.value(pattern_words(c.inefficient[row]));
     }
     if (malloc && is(pool, Pool::HAL) && is(c.device_type[row], DeviceType::NPU)) {
         attr.MEMSCOPE_KEY("page_type");

@@ -18,8 +18,8 @@ namespace memscope::kernel {
 
 // What a row is made of. ts: wall clock; id: number of the row in its process; allocation_id: 0 none; pool_live: live
 // bytes of the pool in this file; process_used, device_used, device_total: of the newest sample, -1 unknown; owner: of
-// a MALLOC, of tables.h, 0 where the event says it all. OOM rows of blocks that were alive have in attr the wall clock
-// of their allocation. type, name
+// a MALLOC, of tables.h, 0 where the event says it all; inefficient: bits of block_patterns.h, also of a MALLOC. OOM
+// rows of blocks that were alive have in attr the wall clock of their allocation. type, name
 #define MEMSCOPE_ROW_COLUMNS(X) \
     X(u8, kind)                 \
     X(u8, flags)                \
@@ -44,7 +44,8 @@ namespace memscope::kernel {
     X(i64, process_used)        \
     X(i64, device_used)         \
     X(i64, device_total)        \
-    X(u64, owner)
+    X(u64, owner)               \
+    X(u8, inefficient)
 
 struct RowColumns {
     std::size_t n = 0;

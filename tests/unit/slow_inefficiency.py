@@ -81,9 +81,8 @@ class Running:
 
 
 def touched_of(life: Life) -> int:
-    """The latest api that needed it; 0: none. One that is made without content is not needed by that."""
-    apis = [one.api for one in life.accesses]
-    return max([*apis, *([life.events[0].api] if life.is_made else [])], default=0)
+    """The latest api that needed it."""
+    return max(one.api for one in life.events if one.what != Kind.FREE)
 
 
 class Reference:
@@ -187,8 +186,7 @@ class Reference:
         if not any(begin == touched and end == AFTER for begin, _, end, _ in self.times(life)):
             return
         for other in self.born[life.pool, -(-life.size // 512)][-8:]:
-            since = max(touched, life.events[0].api)
-            if other is not life and other not in self.served and since < other.events[0].api < api:
+            if other is not life and other not in self.served and touched < other.events[0].api < api:
                 self.served.append(other)
                 if other.ended < 0:
                     other.say(REDUNDANT)
@@ -219,7 +217,7 @@ class Reference:
     def times(self, life: Life) -> list[Time]:
         """Each time between touches in which nobody needed it."""
         malloc = life.events[0].api
-        touched = malloc if life.is_made else 0
+        touched = malloc
         found: list[Time] = []
         is_other = is_written = False
         for one in life.events[1:]:
@@ -262,7 +260,7 @@ class Reference:
         found = self.times(life)
         touched = touched_of(life)
         now = self.api[life.pool]
-        if now - max(touched, life.events[0].api) > self.threshold:
+        if now - touched > self.threshold:
             pattern = IDLE
             if not life.accesses:
                 pattern = "" if life.is_made else UNUSED
@@ -288,20 +286,19 @@ class Reference:
         return dict(found)
 
     def least_peak(self) -> dict[Pool, int]:
-        """By pool the peak of lives that begin with their first need and end with their last one, in whole apis: no
-        bound that is larger can be right. Blocks that live on are needed by what touched them."""
+        """By pool the peak of lives that begin with their first access and end with their last one, and that are there
+        when they are allocated, in whole apis: no bound that is larger can be right. Blocks that live on are needed by
+        what touched them."""
         found: dict[Pool, int] = {}
         for pool in self.peak:
             by_api: dict[int, int] = defaultdict(int)
             for life in self.lives:
                 if life.pool != pool:
                     continue
-                apis = [one.api for one in life.events if one.what == Kind.ACCESS]
-                apis += [life.events[0].api] if life.is_made else []
-                if not apis:
-                    continue
-                begin, end = min(apis), max(apis)
-                for api in range(begin, end + 1):
+                malloc = life.events[0].api
+                apis = {one.api for one in life.accesses} or {malloc}
+                apis |= {malloc} if life.is_made else set()
+                for api in {malloc, *range(min(apis), max(apis) + 1)}:
                     by_api[api] += life.size
             found[pool] = max(by_api.values(), default=0)
         return found

@@ -358,14 +358,6 @@ def test_deprecated_names_work_with_a_notice(
     assert supervisor.argv == ["sh"]
 
 
-def test_what_is_missing_is_said_even_when_quiet_and_the_run_goes_on(
-    supervisor: Supervisor, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["-q", "--analysis", "leaks,inefficient", "sh"]) == 0
-    assert "--analysis inefficient" in capfd.readouterr().err
-    assert supervisor.config.analysis == ("leaks", "inefficient")
-
-
 def test_the_help_page_says_what_is_not_in_this_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     page = " ".join(capfd.readouterr().out.split())

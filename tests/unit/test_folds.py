@@ -29,6 +29,7 @@ from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, S
 NPU = {"device_type": DeviceType.NPU, "device": 0}
 TABLES = ("sites", "sums", "ages", "steps", "anomalies", "begins")
 TABLES += ("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks")
+TABLES += ("inefficiencies", "floors")
 _KINDS = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH)
 _LABELS = (Kind.LABEL_PUSH, Kind.LABEL_POP, Kind.LABEL_ADDR)
 
@@ -42,8 +43,8 @@ def stream(seed: int, n: int) -> list[dict[str, int]]:
     events: list[dict[str, int]] = []
     for ts in range(n):
         kind = chance.choices(
-            (*_KINDS, *_LABELS, Kind.ACCESS),
-            (40, 30, 3, 3, 2, 2, 2, 5, 3, 3, 6, 9),
+            (*_KINDS, *_LABELS, Kind.ACCESS, Kind.OP_START, Kind.OP_END),
+            (40, 30, 3, 3, 2, 2, 2, 5, 3, 3, 6, 9, 4, 4),
         )[0]
         event = dict.fromkeys(EVENT_COLUMNS, 0) | {"used": -1, "total": -1, "kind": int(kind), "ts": 1000 + ts}
         event |= {"tid": chance.choice((1, 2)), "stack_py": chance.randrange(3), **NPU}
@@ -290,7 +291,7 @@ def test_two_shards_say_together_what_one_says() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "sums", "incidents", "alive"])
-@pytest.mark.parametrize("wrong", [None, "x", b"abc", {}, 1.5, [[1]], b"1234567", 1 << 63], ids=repr)
+@pytest.mark.parametrize("wrong", [None, "x", b"abc", {}, 1.5, [[1]], b"1234567890123", 1 << 63], ids=repr)
 def test_a_message_that_no_shard_sends_is_refused(place: str, wrong: Any) -> None:
     good = pack(fed(stream(3, 300), []).tables())
     for name in _at(msgpack.unpackb(good, strict_map_key=False), place):

@@ -329,19 +329,6 @@ def test_operators_of_torch_are_observed_when_something_asks_for_them() -> None:
     assert not parse_keywords({}).config.observes_operators
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("analysis", "inefficient"),
-    ],
-)
-def test_what_is_not_there_yet_is_said_when_asked_for(name: str, text: str) -> None:
-    parsed = parse_command_line({name: text})
-    assert len(parsed.missing) == 1
-    assert parsed.missing[0].startswith(f"--{name}")
-    assert parse_command_line({}).missing == ()
-
-
 def test_a_path_of_the_longest_names_and_cjk_ideographs_is_taken() -> None:
     longest = "/" + "a" * 255
     assert value("output_path", longest) == longest

@@ -237,6 +237,14 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
             run.malloc(1000 * step, step << 40, 512, pool=Pool.PTA, total=step * (20 << 20), **at)
         run.sort()
     run.malloc(100 * SECOND, 64, 16, ring=9, device_type=DeviceType.NPU, device=0, pool=Pool.PTA)
+    on_cpu = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
+    run.add(Kind.OP_START, 10_003)
+    run.add(Kind.OP_END, 10_004)
+    for ts, ptr in ((10_005, 1 << 41), (10_006, 1 << 42)):
+        run.malloc(ts, ptr, 1 << 40, step=20)
+    run.add(Kind.ACCESS, 10_007, ptr=1 << 42, size=4, aux=1, step=20, **on_cpu)
+    for ts, ptr in ((10_008, 1 << 41), (10_009, 1 << 42)):
+        run.free(ts, ptr, 1 << 40, step=20)
     folded = fold(run)
     known, host = folded.tracked(run.processes), host_series(run.usage())
     tracked = WatchedTracked(**{field.name: getattr(known, field.name) for field in fields(known)})

@@ -94,6 +94,7 @@ ROW_COLUMNS = {
     "ts": "<i8",
     **dict.fromkeys(("id", "allocation_id", "pool_live", "process_used", "device_used", "device_total"), "<i8"),
     "owner": "<u8",
+    "inefficient": "u1",
 }
 
 

@@ -1,8 +1,9 @@
-"""Whose the blocks of MALLOC rows are, as it was known at the end of each block's life.
+"""Whose the blocks of MALLOC rows are, and how inefficient, as it was known at the end of each block's life.
 
 In: the events of some processes, in a pass of its own ahead of the rows: a row is written where its block begins, and
-most labels come later. Out: of every MALLOC row the number of its block's owner, and the texts of the numbers. Of a
-block nothing is kept but where more is known than its pool (24 bytes).
+most labels and accesses come later. Out: of every MALLOC row the number of its block's owner and the bits of its
+patterns (native/kernel/block_patterns.h), and the texts of the numbers. Of a block nothing is kept but where more is
+known than its pool (25 bytes).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from msmemscope.vocabulary import Kind
 if TYPE_CHECKING:
     from msmemscope.tables.run import Run
 
-_FACTS = ("malloc_ts", "ptr", "owner")
+_FACTS = ("malloc_ts", "ptr", "owner", "inefficient")
 
 
-class RowOwners:
+class RowFacts:
     """Of one process: blocks by time and address."""
 
     def __init__(self) -> None:
@@ -50,11 +51,12 @@ class RowOwners:
         self._pieces = []
         return self._tracker.owners()
 
-    def of(self, rows: Columns) -> Column:
-        """The number of the owner of each MALLOC row; 0: nothing but what its event says. ts: as recorded."""
-        found = np.zeros(len(rows["kind"]), np.uint64)
+    def of(self, rows: Columns) -> tuple[Column, Column]:
+        """The number of the owner of each MALLOC row, 0 where nothing but what its event says is known, and the bits of
+        its block's patterns. ts: as recorded."""
+        owner, bits = np.zeros(len(rows["kind"]), np.uint64), np.zeros(len(rows["kind"]), np.uint8)
         if not self._known or not len(self._known["owner"]):
-            return found
+            return owner, bits
         times, places = self._known["malloc_ts"], self._known["ptr"]
         mallocs = np.flatnonzero(rows["kind"] == Kind.MALLOC)
         ts, ptr = rows["ts"][mallocs].astype(np.uint64), rows["ptr"][mallocs]
@@ -62,18 +64,20 @@ class RowOwners:
         while (waiting := at < end).any():  # several blocks of one moment are few
             here = np.flatnonzero(waiting)
             same = places[at[here]] == ptr[here]
-            found[mallocs[here[same]]] = self._known["owner"][at[here[same]]]
+            owner[mallocs[here[same]]] = self._known["owner"][at[here[same]]]
+            bits[mallocs[here[same]]] = self._known["inefficient"][at[here[same]]]
             at[here] = np.where(same, end[here], at[here] + 1)
-        return found
+        return owner, bits
 
     def _keep(self, lives: dict[str, Any]) -> None:
         labelled = np.isin(lives["owner"], np.array([0, *labelled_owners(self._tracker.owners())], np.uint64))
-        self._pieces.append({name: lives[name][labelled] for name in _FACTS})
+        kept = labelled | (lives["inefficient"] != 0)
+        self._pieces.append({name: lives[name][kept] for name in _FACTS})
 
 
-def find_row_owners(run: Run, rings: Collection[int], texts: dict[int, str]) -> dict[int, RowOwners]:
+def find_row_facts(run: Run, rings: Collection[int], texts: dict[int, str]) -> dict[int, RowFacts]:
     """By ring; adds the texts of their owners to `texts`."""
-    found = {ring: RowOwners() for ring in rings}
+    found = {ring: RowFacts() for ring in rings}
     for batch in run.events(columns=[*COLUMNS, "ring"], rings=rings):
         columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):

@@ -1,0 +1,229 @@
+"""What of the peak nobody needed: every pattern with its line and its bytes, and what only looks like one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msmemscope.selftest.case import Check, Expected, clean, fault
+from msmemscope.selftest.loops import place
+from msmemscope.selftest.play import Played
+from msmemscope.selftest.script import MIB, Block, Process, Script
+from msmemscope.vocabulary import Kind, SystemEvent
+
+HERE = place("model.py:88 forward")
+OTHER = place("model.py:90 forward")
+PEAK = place("model.py:99 loss")
+SIZE, LARGE = 64 * MIB, 256 * MIB
+MANY = 3100  # operators: longer than what is idle
+
+
+def asked(job: Script, ranks: int = 1) -> list[Process]:
+    job.config["analysis"] = ("inefficient",)
+    return list(job.ranks(ranks)) if ranks > 1 else [job.rank()]
+
+
+def use(rank: Process, *blocks: Block, write: bool = False) -> None:
+    """An operator that touches blocks."""
+    with rank.op("aten::add"):
+        for block in blocks:
+            rank.access(block, write=write)
+
+
+def make(rank: Process, size: int, at: object, *given: Block) -> Block:
+    """An operator that makes a block; with `given` it computes it, without it is empty."""
+    with rank.op("aten::mul" if given else "aten::empty"):
+        for block in given:
+            rank.access(block)
+        made = rank.alloc(size, at)  # type: ignore[arg-type]
+        if given:
+            rank.access(made, write=True)
+    return made
+
+
+def peak(rank: Process, *needed: Block) -> None:
+    """The moment at which most is alive, in an operator that needs some blocks."""
+    large = make(rank, LARGE, PEAK, *needed)
+    use(rank, large)
+    rank.free(large)
+
+
+def idle(rank: Process, operators: int) -> None:
+    """Operators that touch nothing."""
+    for _ in range(operators):
+        with rank.op("aten::view"):
+            pass
+
+
+def floor(bytes_: int, unneeded: int) -> Check:
+    """How low each rank's pool could be."""
+
+    def check(made: Played) -> Iterator[str]:
+        peaks = made.stored.summary.figures["inefficient"]["peaks"]
+        for name, pools in peaks.items():
+            (figures,) = pools.values()
+            if (figures["floor_bytes"], figures["unneeded_bytes"]) != (bytes_, unneeded):
+                yield f"{name}: {figures} instead of a floor of {bytes_} and {unneeded} in vain"
+
+    return check
+
+
+def told(
+    pattern: str, ranks: tuple[int, ...] = (0,), size: int = SIZE, at: str = "model.py:88", **facts: object
+) -> Expected:
+    return Expected(
+        "inefficient",
+        ranks=ranks,
+        place=at,
+        bytes=size * len(ranks),
+        saving=0 if pattern == "redundant_allocation" else size * len(ranks),
+        evidence={"pattern": pattern},
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+@fault(
+    "inefficient",
+    told("early_allocation", (0, 1, 2, 3), says=("allocates 42 operators before the first use",)),
+    check=floor(LARGE + SIZE, SIZE),
+)
+def allocated_long_before_its_use(job: Script) -> None:
+    for rank in asked(job, 4):
+        kept = make(rank, SIZE, OTHER)
+        use(rank, kept, write=True)
+        early = make(rank, SIZE, HERE)
+        peak(rank, kept)
+        idle(rank, 38)
+        use(rank, kept)
+        use(rank, early)
+        rank.free(early)
+        rank.free(kept)
+
+
+@fault("inefficient", told("late_deallocation"), check=floor(LARGE, SIZE))
+def freed_long_after_its_use(job: Script) -> None:
+    (rank,) = asked(job)
+    late = make(rank, SIZE, HERE)
+    use(rank, late, write=True)
+    use(rank, late)
+    peak(rank)
+    rank.free(late)
+
+
+@fault("inefficient", told("temporary_idleness"), check=floor(LARGE, SIZE))
+def idle_over_the_peak(job: Script) -> None:
+    (rank,) = asked(job)
+    block = make(rank, SIZE, HERE)
+    use(rank, block)
+    idle(rank, MANY)
+    peak(rank)
+    use(rank, block)
+    rank.free(block)
+
+
+@fault("inefficient", told("temporary_idleness"), check=floor(LARGE, SIZE))
+def idle_until_the_end_and_never_freed(job: Script) -> None:
+    (rank,) = asked(job)
+    block = make(rank, SIZE, HERE)
+    use(rank, block)
+    peak(rank)
+    idle(rank, MANY)
+
+
+@fault("inefficient", told("unused_allocation"), check=floor(LARGE, SIZE))
+def never_used(job: Script) -> None:
+    (rank,) = asked(job)
+    block = make(rank, SIZE, HERE)
+    peak(rank)
+    rank.free(block)
+
+
+@fault("inefficient", told("dead_write"), check=floor(LARGE + SIZE, SIZE))
+def a_result_that_nobody_reads(job: Script) -> None:
+    (rank,) = asked(job)
+    given = make(rank, SIZE, OTHER)
+    use(rank, given, write=True)
+    result = make(rank, SIZE, HERE, given)
+    peak(rank, given)
+    rank.free(result)
+    rank.free(given)
+
+
+@fault(
+    "inefficient",
+    told("late_deallocation"),
+    told("redundant_allocation", at="model.py:90", says=("of model.py:88",)),
+    check=floor(LARGE + SIZE, SIZE),
+)
+def a_second_block_where_the_first_was_dead(job: Script) -> None:
+    (rank,) = asked(job)
+    first = make(rank, SIZE, HERE)
+    use(rank, first, write=True)
+    use(rank, first)
+    second = make(rank, SIZE, OTHER)
+    use(rank, second, write=True)
+    peak(rank, second)
+    use(rank, second)
+    rank.free(first)
+    rank.free(second)
+
+
+@clean("inefficient", check=floor(LARGE + 2 * SIZE, 0))
+def activations_that_wait_for_the_backward_pass(job: Script) -> None:
+    """Computed, and not touched for a while: nobody could make them later."""
+    (rank,) = asked(job)
+    weight = make(rank, SIZE, OTHER)
+    use(rank, weight, write=True)
+    activation = make(rank, SIZE, HERE, weight)
+    peak(rank, weight)
+    idle(rank, 100)
+    use(rank, activation, weight)
+    rank.free(activation)
+    rank.free(weight)
+
+
+@clean("inefficient")
+def workspaces_that_an_operator_keeps(job: Script) -> None:
+    """Of a library: allocated within an operator that computes, and never told as a tensor."""
+    (rank,) = asked(job)
+    given = make(rank, SIZE, OTHER)
+    use(rank, given, write=True)
+    with rank.op("aten::mm"):
+        rank.access(given)
+        workspace = rank.alloc(SIZE, HERE)
+    peak(rank, given)
+    use(rank, given)
+    rank.free(workspace)
+    rank.free(given)
+
+
+@clean("inefficient", check=floor(LARGE, 8 * MIB))
+def a_small_block_in_vain(job: Script) -> None:
+    (rank,) = asked(job)
+    block = make(rank, 8 * MIB, HERE)
+    peak(rank)
+    rank.free(block)
+
+
+@clean("inefficient", check=floor(LARGE + SIZE, 0))
+def weights_that_the_optimizer_writes_last(job: Script) -> None:
+    (rank,) = asked(job)
+    weight = make(rank, SIZE, OTHER)
+    use(rank, weight, write=True)
+    for _ in range(5):
+        peak(rank, weight)
+        use(rank, weight)
+        use(rank, weight, write=True)
+        rank.step()
+    rank.free(weight)
+
+
+@clean("inefficient")
+def blocks_from_before_a_pause_of_the_recording(job: Script) -> None:
+    """Nobody knows who used it while nothing was recorded."""
+    (rank,) = asked(job)
+    block = make(rank, SIZE, HERE)
+    use(rank, block, write=True)
+    peak(rank)
+    rank.event(Kind.SYSTEM, aux=SystemEvent.STOP_TRACE)
+    rank.event(Kind.SYSTEM, aux=SystemEvent.START_TRACE)
+    rank.free(block)
