@@ -265,3 +265,36 @@ def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path
     assert check_pairs(card) > 500
     assert count(files, type="PTA_WORKSPACE") > 0
     assert os.path.getsize(log) > 0  # noqa: PTH202 - the program got to its end
+
+
+INEFFICIENT = ("early_allocation", "late_deallocation", "temporary_idleness")
+
+
+@pytest.mark.parametrize("by_api", [False, True])
+def test_inefficient(tmp_path: Path, by_api: bool) -> None:
+    """One tensor of 1000 x 1000 floats on npu:0 is used before and after the training alone, so that it is idle for
+    thousands of operators. How many blocks of each sort a training has is a matter of its torch and CANN: upstream's
+    own counts are, of the first word that a row says, 62 % early, 35 % late and 3 % idle."""
+    events = "alloc,free,launch,access"
+    if by_api:
+        keywords = ["analysis=inefficient", f"events={events}", "level=0,1", "device=npu"]
+        files = shell(tmp_path, torchrun("multirank.py", "--idle", "--api", *keywords))
+    else:
+        options = ("--analysis=inefficient", "--level=0,1", f"--events={events}", "--log-level=info")
+        files = shell(tmp_path, torchrun("multirank.py", "--idle"), *options)
+
+    files = [file for file in files if file.device != "cpu"]
+    assert len(files) == 3
+    for file in files:
+        assert file.header == COLUMNS
+        check_pairs(file)
+    said = [
+        (row, attr(row)["inefficient_type"]) for file in files for row in file.rows if "inefficient_type" in row["Attr"]
+    ]
+    assert {(row["Event"], row["Event Type"]) for row, _ in said} == {("MALLOC", "PTA")}
+    first = Counter(words.partition(",")[0] for _, words in said)
+    assert set(first) == set(INEFFICIENT)
+    assert first["early_allocation"] > first["late_deallocation"] > first["temporary_idleness"], first
+    idle = [words for row, words in said if int(attr(row)["size"]) >= 4_000_000 and "temporary_idleness" in words]
+    assert len(idle) == RANKS
+    assert all(set(words.split(",")) <= set(INEFFICIENT) for _, words in said)
