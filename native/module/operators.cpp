@@ -62,7 +62,7 @@ py::bytes operator_began(const std::string& told_name, short device_type, short 
     const std::string& name = kept(told_name);
     const std::vector<memscope_touched> given = touched_of(told);
     const memscope_called called{name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward,
-                                 is_enclosing};
+                                 is_enclosing, 0};
     memscope_get_operator_sink()->begin(&running, &called, given.data(), static_cast<unsigned>(given.size()));
     return py::bytes(reinterpret_cast<const char*>(&running), sizeof running);
 }

@@ -195,6 +195,7 @@ void begin(memscope_running* running, const memscope_called* called, const memsc
     running->times = 0;
     running->is_start = 0;
     running->written_count = 0;
+    running->holds_stack = 0;
     const Guard guard;
     const unsigned what = recorded();
     const bool has_looks = has_watches() && is_recording() && t_enclosing == 0;
@@ -207,6 +208,7 @@ void begin(memscope_running* running, const memscope_called* called, const memsc
     if (called->is_backward != 0) running->flags = static_cast<u8>(Flag::BACKWARD);
     running->is_collective = is_collective(called->name, called->name_bytes) ? 1 : 0;
     running->stack = capture_python_stack(running->flags);
+    if (called->is_native != 0) running->holds_stack = hold_python_stack(running->stack, running->flags) ? 1 : 0;
     const u64 ts = running->has_started != 0 ? emit_boundary(*running, Kind::OP_START, 0) : 0;
     const bool has_writes = has_looks && is_selected(type, running->device);
     const bool is_every = (what & MEMSCOPE_WANTS_ACCESSES) != 0;
@@ -234,6 +236,7 @@ void collective(const memscope_running* running, const memscope_collective* star
 
 void end(const memscope_running* running, const memscope_touched* returned, unsigned count) noexcept {
     if (running->name == 0) return;  // nothing of it was recorded
+    if (running->holds_stack != 0) release_python_stack();
     if (running->is_enclosing != 0) --t_enclosing;
     const Guard guard;
     const unsigned what = recorded();

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "hook/fork.h"
 #include "hook/recorder.h"
 #include "hook/settings.h"
 #include "stack/code_objects.h"
@@ -125,10 +126,42 @@ u64 capture_native(u32 depth, u8& flags) noexcept {
     return find_or_define(keys, addresses, count, FrameKind::NATIVE, define_native, flags);
 }
 
+// The innermost frame, which has not gone on since, and the stack that was captured there.
+struct Held {
+    u64 id;  // 0: none
+    u64 key;
+    const void* handle;
+};
+__thread Held t_held = {0, 0, nullptr};
+
+u64 held_stack(const memscope_python_frames& python) noexcept {
+    u64 key = 0;
+    const void* handle = nullptr;
+    const bool is_there = python.walk(&key, &handle, 1) == 1 && handle == t_held.handle && key == t_held.key;
+    return is_there ? t_held.id : 0;
+}
+
+// Its ring defines its own stacks.
+void hold_nothing_in_child() noexcept { t_held.id = 0; }
+MEMSCOPE_AFTER_FORK(hold_nothing_in_child);
+
 }  // namespace
+
+bool hold_python_stack(u64 id, u8 flags) noexcept {
+    constexpr u8 kAnother = static_cast<u8>(Flag::STACK_LOST) | static_cast<u8>(Flag::FORWARD_STACK);
+    const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
+    if (id == 0 || (flags & kAnother) != 0 || t_held.id != 0 || python == nullptr) return false;
+    if (python->walk(&t_held.key, &t_held.handle, 1) != 1) return false;
+    t_held.id = id;
+    return true;
+}
+
+void release_python_stack() noexcept { t_held.id = 0; }
 
 u64 capture_python_stack(u8& flags, u32 depth) noexcept {
     const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
+    if (t_held.id != 0 && depth == 0 && python != nullptr)
+        if (const u64 id = held_stack(*python)) return id;
     if (depth == 0) depth = g_settings.python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
     const u8 before = flags;

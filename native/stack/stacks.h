@@ -52,6 +52,12 @@ inline constexpr u32 kFailureDepth = 50;  // of the stacks of a failed request, 
 u64 capture_python_stack(u8& flags, u32 depth = 0) noexcept;
 u64 capture_native_stack(u8& flags, u32 depth = 0) noexcept;
 
+// `id` with `flags`, just captured, is the calling thread's Python stack wherever its innermost frame is at this
+// instruction, until release_python_stack(): for a call that ends before that frame goes on, such as an operator, which
+// asks several times. False, and nothing to release: one is held already, or there is none.
+bool hold_python_stack(u64 id, u8 flags) noexcept;
+void release_python_stack() noexcept;
+
 // The stack of what the calling thread's Python code will cause in the backward pass: its frames behind one that says
 // so. forward: the id of those frames, if it is known; 0: they are walked. 0: there are none.
 u64 capture_backward_stack(u64 forward) noexcept;

@@ -37,6 +37,7 @@ enum : short { kNone = 0, kCpu = 1, kNpu = 2, kCuda = 3 };
 
 constexpr std::size_t kMostTensors = 2048;  // of one call; foreach operators of large models have some hundreds
 constexpr unsigned kMostOpen = 16;          // calls within each other
+constexpr unsigned kManyInnerCalls = 2;     // of a kernel: to be told of more takes longer than to have torch leave it
 
 const memscope_operator_sink* g_sink = nullptr;
 Plans g_plans;
@@ -134,7 +135,7 @@ struct Tensors {
     }
 };
 
-// A call of this thread that is observed now.
+// A call of this thread that is observed now. is_silent: torch tells this thread of no call until it ends.
 struct Open {
     const at::RecordFunction* call = nullptr;
     const Plan* plan = nullptr;
@@ -143,10 +144,53 @@ struct Open {
     std::array<unsigned long long, 8> storages;  // that it was given: a return in one of them is no new memory
     std::size_t storage_count = 0;
     c10::DeviceType device_type = c10::DeviceType::CPU;
+    unsigned inner_calls = 0;
+    bool is_silent = false;
 };
-thread_local Open t_open[kMostOpen];  // the innermost last
-thread_local unsigned t_open_count = 0;
-thread_local Tensors t_tensors;
+
+struct Thread {
+    unsigned open_count = 0;
+    bool is_inner_wanted = false;  // as it was when the outermost began
+    Open open[kMostOpen];          // the innermost last
+    Tensors tensors;
+};
+
+// One look-up of thread-local storage for each callback: in a library that was loaded late each is a call of the
+// loader's.
+__thread Thread* t_thread = nullptr;
+__thread bool t_is_over = false;  // the thread ends: its last calls are not observed
+
+struct EndOfThread {
+    bool is_awaited = false;
+    ~EndOfThread() {
+        delete t_thread;
+        t_thread = nullptr;
+        t_is_over = true;
+    }
+};
+thread_local EndOfThread t_end;
+
+__attribute__((noinline)) Thread* make_thread() {
+    if (t_is_over) return nullptr;
+    t_thread = new Thread;
+    t_end.is_awaited = true;  // its first use has it destroyed when the thread ends
+    return t_thread;
+}
+
+// Nobody but us hears of calls on this thread. (A callback that torch samples may look as if it were not there.)
+bool is_alone() {
+    if (at::hasThreadLocalCallbacks()) return false;
+    // The other scopes are those of builds for phones and of the static runtime.
+    constexpr std::pair<at::RecordScope, std::size_t> kOurs[] = {{at::RecordScope::FUNCTION, 1},
+                                                                 {at::RecordScope::BACKWARD_FUNCTION, 1},
+                                                                 {at::RecordScope::TORCHSCRIPT_FUNCTION, 0},
+                                                                 {at::RecordScope::USER_SCOPE, 0}};
+    for (const auto& [scope, ours] : kOurs) {
+        const auto all = at::getStepCallbacksUnlessEmpty(scope);
+        if ((all.has_value() ? all->callbacks_.size() : 0) > ours) return false;
+    }
+    return true;
+}
 
 bool is_autocast(const Plan& plan) {
     const auto acts = [](c10::DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
@@ -178,12 +222,12 @@ void wait_for(c10::Device device, const memscope_running* running) {
     guard.synchronizeStream(guard.getStream(device));
 }
 
-void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted) {
+void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted, Thread& thread) {
     if (plan == nullptr || is_autocast(*plan)) return;
     if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
     if (at::in_parallel_region()) return;  // a helper of a kernel that runs on another thread
     const auto given = call.inputs();
-    Tensors& tensors = t_tensors;
+    Tensors& tensors = thread.tensors;
     tensors.clear();
     for (std::size_t i = 0; i < given.size(); ++i) {
         Access access = i < plan->arguments.size() ? plan->arguments[i] : Access::READ;
@@ -201,7 +245,7 @@ void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted) {
             return;
     }
     if ((wanted & MEMSCOPE_WANTS_LOOKS) != 0) wait_for(device, nullptr);
-    Open& open = t_open[t_open_count];
+    Open& open = thread.open[thread.open_count];
     open.device = device;
     open.storage_count = 0;
     for (const memscope_touched& tensor : tensors.touched)
@@ -211,24 +255,25 @@ void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted) {
                                  device_type_of(device.type()),
                                  static_cast<short>(device.is_cpu() ? 0 : device.index()),
                                  torch::autograd::get_current_graph_task_id() != -1,
-                                 0};
+                                 0,
+                                 1};
     g_sink->begin(&open.running, &called, tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
     open.plan = plan;
     open.call = &call;
     open.device_type = device.type();
-    ++t_open_count;
+    open.inner_calls = 0;
+    ++thread.open_count;
     if (plan->group >= 0 && open.running.has_started != 0) begin_collective(*plan, given);
 }
 
-void end(const at::RecordFunction& call, Open& open) {
+// What it returned that lies in no storage which it was given, once the collective that it may have been is told.
+void find_returned(const at::RecordFunction& call, const Open& open, Tensors& tensors) {
     Collective collective;
     if (open.plan->group >= 0 && end_collective(open.device_type, collective)) {
         const memscope_collective told{collective.group.data(), static_cast<unsigned>(collective.group.size()),
                                        collective.ranks, collective.sequence};
         g_sink->collective(&open.running, &told);
     }
-    Tensors& tensors = t_tensors;
-    tensors.clear();
     const auto& returned = call.outputs();
     for (std::size_t i = 0; i < returned.size() && i < open.plan->returns.size(); ++i)
         if (open.plan->returns[i] != Access::NONE) tensors.add(returned[i], open.plan->returns[i]);
@@ -239,33 +284,68 @@ void end(const at::RecordFunction& call, Open& open) {
     auto& touched = tensors.touched;
     touched.erase(std::remove_if(touched.begin(), touched.end(), was_given), touched.end());
     if (open.running.times != 0) wait_for(open.device, &open.running);
-    g_sink->end(&open.running, touched.data(), static_cast<unsigned>(touched.size()));
+}
+
+void end(const at::RecordFunction& call, const Open& open, Tensors& tensors) {
+    tensors.clear();
+    try {
+        find_returned(call, open, tensors);
+    } catch (...) {  // then what it returned is not told whole
+    }
+    g_sink->end(&open.running, tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
+}
+
+// What a kernel of torch's own calls is not wanted, but costs as much as what is: torch boxes its arguments, copies
+// references to its results and calls us. So where such kernels call much, torch is told to leave it, unless somebody
+// else listens. Not around operators of others: threads that they start may inherit it.
+void silence(Open& open) {
+    if (open.plan->makes_inner_calls.load(std::memory_order_relaxed) && is_alone()) {
+        open.is_silent = true;
+        at::enableRecordFunction(false);
+    }
 }
 
 std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
+    Thread* thread = t_thread;
+    if (thread != nullptr && thread->open_count != 0 && (!thread->is_inner_wanted || thread->open_count == kMostOpen)) {
+        ++thread->open[thread->open_count - 1].inner_calls;
+        return nullptr;
+    }
     const unsigned wanted = g_sink->wanted();
     if (wanted == 0) return nullptr;
-    if (t_open_count != 0 && ((wanted & MEMSCOPE_WANTS_INNER) == 0 || t_open_count == kMostOpen)) return nullptr;
     try {
+        if (thread == nullptr) thread = make_thread();
+        if (thread == nullptr) return nullptr;
         const Plan* plan = g_plans.find(call);
         if (plan != nullptr && plan->is_passed_over) return nullptr;
-        begin(call, plan, wanted);
-        if (call.seqNr() >= 0) {
-            const Open* open = t_open_count != 0 ? &t_open[t_open_count - 1] : nullptr;
-            const bool is_open = open != nullptr && open->call == &call;
-            g_sink->forward(call.threadId(), call.seqNr(), is_open ? &open->running : nullptr);
-        }
+        const unsigned before = thread->open_count;
+        if (before == 0) thread->is_inner_wanted = (wanted & MEMSCOPE_WANTS_INNER) != 0;
+        begin(call, plan, wanted, *thread);
+        Open* const open = thread->open_count != before ? &thread->open[before] : nullptr;
+        if (call.seqNr() >= 0)
+            g_sink->forward(call.threadId(), call.seqNr(), open != nullptr ? &open->running : nullptr);
+        if (open != nullptr && !thread->is_inner_wanted) silence(*open);
     } catch (...) {  // then this call is not observed
     }
     return nullptr;
 }
 
 void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
-    if (t_open_count == 0 || t_open[t_open_count - 1].call != &call) return;
+    Thread* const thread = t_thread;
+    if (thread == nullptr || thread->open_count == 0) return;
+    Open& open = thread->open[thread->open_count - 1];
+    if (open.call != &call) return;
+    --thread->open_count;
     try {
-        end(call, t_open[--t_open_count]);
+        if (open.is_silent) {
+            open.is_silent = false;
+            at::enableRecordFunction(true);
+        } else if (open.inner_calls >= kManyInnerCalls) {
+            open.plan->note_inner_calls();
+        }
     } catch (...) {
     }
+    end(call, open, thread->tensors);
 }
 
 // What this thread evaluated before: nodes may evaluate graphs of their own.

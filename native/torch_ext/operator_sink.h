@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 6u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 7u
 
 // What wanted() answers, as memscope::Sort has it; and that blocks are watched, so that waits() is asked too.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -48,7 +48,8 @@ struct memscope_written {
 
 // One call of an operator. name: torch._ops.aten.add.Tensor, which stays where it is until end(). The device is where
 // it runs. is_backward: autograd runs it (flag BACKWARD of record.h). is_enclosing: what this thread runs until it ends
-// is part of it, whoever sees it.
+// is part of it, whoever sees it. is_native: end() comes on this thread whatever happens, and Python code of this thread
+// that called it goes on behind it.
 struct memscope_called {
     const char* name;
     unsigned name_bytes;
@@ -56,6 +57,7 @@ struct memscope_called {
     short device;
     unsigned char is_backward;
     unsigned char is_enclosing;
+    unsigned char is_native;
 };
 
 // What began and has not ended. Filled by begin(), given back to end() on the same thread.
@@ -68,6 +70,7 @@ struct memscope_running {
     unsigned char has_started;   // an OP_START was written
     unsigned char is_enclosing;  // as it was called
     unsigned char is_collective;
+    unsigned char holds_stack;  // what runs in it has its Python stack, which need not be walked again
     // Beside which watched blocks are looked at (source/watched_blocks.h); 0: none were.
     unsigned times;
     unsigned text_bytes;

@@ -10,6 +10,7 @@
 #include <ATen/record_function.h>
 #include <atomic>
 #include <cstring>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct Plan {
     std::vector<Access> arguments, returns;
     int flag = -1;   // the argument that decides WRITE_IF_FLAG
     int group = -1;  // the argument that says which group of processes runs this collective
+    bool is_torchs_own = false;                          // its kernels are: they start no threads that go on
+    mutable std::atomic<bool> makes_inner_calls{false};  // found out by its calls; of torch's own alone
+
+    void note_inner_calls() const {
+        if (is_torchs_own) makes_inner_calls.store(true, std::memory_order_relaxed);
+    }
 };
 
 struct Undeclared {
@@ -93,9 +100,9 @@ inline bool may_return_view(const c10::FunctionSchema& schema) {
     return false;
 }
 
-inline Plan make_plan(const c10::FunctionSchema& schema) {
-    Plan plan;
+inline void fill_plan(const c10::FunctionSchema& schema, Plan& plan) {
     plan.schema_name = schema.name();
+    plan.is_torchs_own = plan.schema_name.compare(0, 6, "aten::") == 0;
     const std::string& overload = schema.overload_name();
     std::string dotted = schema.name();
     if (const auto colons = dotted.find("::"); colons != std::string::npos) dotted.replace(colons, 2, ".");
@@ -124,11 +131,10 @@ inline Plan make_plan(const c10::FunctionSchema& schema) {
     for (const c10::Argument& returned : schema.returns())
         plan.returns.push_back(is_marked(returned) || only_views ? Access::NONE : Access::WRITE);
     // It must do something to somebody, and says nothing.
-    if (schema.returns().empty() && !writes && schema.name().compare(0, 6, "aten::") != 0)
+    if (schema.returns().empty() && !writes && !plan.is_torchs_own)
         for (Access& access : plan.arguments) access = Access::UNKNOWN;
     apply_undeclared(schema, plan);
     plan.group = position_of_group(schema);
-    return plan;
 }
 
 // Plans by the address of the operator's name in its schema, which stays as long as the operator is registered. (The
@@ -143,20 +149,25 @@ public:
             Slot& slot = slots_[at];
             const Plan* plan = slot.plan.load(std::memory_order_acquire);
             if (plan != nullptr) {
-                if (plan->key == name && plan->schema_name == name) return plan;
+                if (is_of(*plan, name)) return plan;
                 continue;  // another's, or of an operator that is gone
             }
             const auto schema = call.operator_schema();
             if (!schema.has_value()) return nullptr;
-            auto* made = new Plan(make_plan(*schema));
+            auto* made = new Plan;
+            fill_plan(*schema, *made);
             made->key = name;
             if (slot.plan.compare_exchange_strong(plan, made, std::memory_order_acq_rel)) return made;
-            if (plan->key == name && plan->schema_name == name) return plan;  // another thread was faster; `made` stays
+            if (is_of(*plan, name)) return plan;  // another thread was faster; `made` stays
         }
         return nullptr;
     }
 
 private:
+    static bool is_of(const Plan& plan, const char* name) {
+        return plan.key == name && strcmp(plan.schema_name.c_str(), name) == 0;
+    }
+
     static constexpr unsigned kBits = 14;
     static constexpr std::size_t kSlots = std::size_t{1} << kBits;
     static constexpr std::size_t kMostTried = 256;
