@@ -97,6 +97,7 @@ class CallKind(IntEnum):
     BUILTIN = 1
     MODULE = 2
     RANGE = 3
+    RANGE_BEGUN = 4
 
 
 class BlockState(IntEnum):

@@ -39,7 +39,7 @@ from msmemscope.export.selection import (
     place_id,
     taken,
 )
-from msmemscope.vocabulary import Flag, Kind, Pool, StepSource, SystemEvent
+from msmemscope.vocabulary import CallKind, Flag, Kind, Pool, StepSource, SystemEvent
 
 if TYPE_CHECKING:
     from msmemscope.export.files import DbFile, DumpFile
@@ -122,7 +122,8 @@ class ProcessRows:
 
     def push(self, columns: Columns) -> None:
         """The next events of the process, with all EVENT_COLUMNS."""
-        if (calls := columns["kind"] == Kind.CALL).any():
+        calls = (columns["kind"] == Kind.CALL) & (columns["aux"] != CallKind.RANGE_BEGUN)
+        if calls.any():
             chosen = calls if not len(self._steps) else calls & np.isin(columns["step"], self._steps)
             self._trace.push(taken(columns, chosen))
         columns = self._without_start(self._chosen_steps(columns))

@@ -8,13 +8,16 @@ _1, _2 = (COMPONENT, "fsdp1"), (COMPONENT, "fsdp2")
 _ACTIVATION, _BACKWARD, _GRADIENT = (PROCESS, "activation"), (PROCESS, "backward"), (DETAIL_1, "gradient")
 _SHARDED = (DETAIL_1, "sharded_weight")
 _GATHERED = (DETAIL_1, "all_gather_output")
+# What reducing takes beside the gradients: a backend's own buffers, which its threads may give back in the next step.
+_REDUCED = (DETAIL_1, "reduce_scatter")
 
 _FSDP1 = "torch.distributed.fsdp"
 FSDP1 = (
     *hooks(f"{_FSDP1}.fully_sharded_data_parallel", "FullyShardedDataParallel.forward", AROUND, _1, _ACTIVATION),
     *hooks(f"{_FSDP1}._runtime_utils", "_pre_backward_hook", OPENS, _1, _BACKWARD),
     *hooks(f"{_FSDP1}._runtime_utils", "_post_backward_hook", CLOSES, _1, _BACKWARD),
-    *hooks(f"{_FSDP1}._runtime_utils", "_reduce_grad", AROUND, _1, _GRADIENT),
+    *hooks(f"{_FSDP1}._runtime_utils", "_reduce_grad", AROUND, _1, _REDUCED),
+    *hooks(f"{_FSDP1}._runtime_utils", "_get_reduce_scatter_tensors", AROUND, _1, _GRADIENT),
     *hooks(f"{_FSDP1}._flat_param", "FlatParamHandle._init_flat_param_and_metadata", AROUND, _1, _SHARDED),
     *hooks(
         f"{_FSDP1}._flat_param",
@@ -40,7 +43,7 @@ FSDP2_FUNCTIONS = tuple(
     for module in (f"{_FSDP2}._fsdp_collectives", f"{_FSDP2}._fsdp_param_group")
     for hook in (
         *hooks(module, "foreach_all_gather", AROUND, _2, _GATHERED),
-        *hooks(module, "foreach_reduce", AROUND, _2, _GRADIENT),
+        *hooks(module, "foreach_reduce", AROUND, _2, _REDUCED),
     )
 )
 FSDP2_COLLECTIVES = (

@@ -51,6 +51,16 @@ MEMSCOPE_API void memscope_mark(unsigned long long name) {
     emit(event);
 }
 
+MEMSCOPE_API unsigned long long memscope_range_begun(const char* name, unsigned long long bytes) {
+    const Guard guard;
+    if (!guard || !is_recording() || !ensure_ring()) return monotonic_ns();
+    Event event(Kind::CALL);
+    event.record.name = intern_text(name, bytes);
+    event.record.aux = static_cast<u32>(CallKind::RANGE_BEGUN);
+    emit(event);
+    return event.record.ts;
+}
+
 namespace {
 
 Event snapshot_event(Kind kind, u64 name, const memscope_snapshot_figures& figures) noexcept {

@@ -22,6 +22,9 @@ void memscope_call(unsigned kind, unsigned long long name, unsigned long long st
 // A mark by which the program asks what is alive, while recording. name: a text's id.
 void memscope_mark(unsigned long long name);
 
+// A range of the calling thread begins: its start, for memscope_call() when it ends. Only while blocks are recorded.
+unsigned long long memscope_range_begun(const char* name, unsigned long long bytes);
+
 struct memscope_snapshot_figures {
     unsigned device_type;                                                     // DeviceType
     int device;                                                               // as the process numbers it

@@ -16,11 +16,16 @@ void Running::hear(const EventColumns& events, std::size_t row) {
             break;
         case Kind::RANGE_START:
             if (events.aux.value_or_zero(row) != 0) break;  // a step
-            if (Thread* thread = obtain(tid); thread != nullptr && thread->ranges.size() < kMaxRunning)
-                thread->ranges.push_back({events.attr.value_or_zero(row), events.name.value_or_zero(row)});
+            begin_range(tid, {events.attr.value_or_zero(row), events.name.value_or_zero(row), false});
             break;
         case Kind::RANGE_END:
-            if (events.aux.value_or_zero(row) == 0) end_range(tid, events.attr.value_or_zero(row));
+            if (events.aux.value_or_zero(row) == 0) end_range(tid, events.attr.value_or_zero(row), false);
+            break;
+        case Kind::CALL:
+            if (const auto kind = static_cast<CallKind>(events.aux.value_or_zero(row)); kind == CallKind::RANGE_BEGUN)
+                begin_range(tid, {events.ts[row], events.name.value_or_zero(row), true});
+            else if (kind == CallKind::RANGE)
+                end_range(tid, events.attr.value_or_zero(row), true);
             break;
         case Kind::GAP:
             threads_.clear();
@@ -62,15 +67,22 @@ void Running::end_operator(u32 tid, u64 name) noexcept {
     if (last != open.rend()) open.erase(last.base() - 1, open.end());
 }
 
-void Running::end_range(u32 tid, u64 id) noexcept {
-    if (const auto own = threads_.find(tid); own != threads_.end() && remove(own->second, id)) return;
-    for (auto& [other, thread] : threads_)
-        if (remove(thread, id)) return;
+void Running::begin_range(u32 tid, const Range& range) {
+    if (Thread* thread = obtain(tid); thread != nullptr && thread->ranges.size() < kMaxRunning)
+        thread->ranges.push_back(range);
 }
 
-bool Running::remove(Thread& thread, u64 id) noexcept {
+void Running::end_range(u32 tid, u64 id, bool is_of_program) noexcept {
+    if (const auto own = threads_.find(tid); own != threads_.end() && remove(own->second, id, is_of_program)) return;
+    for (auto& [other, thread] : threads_)
+        if (remove(thread, id, is_of_program)) return;
+}
+
+bool Running::remove(Thread& thread, u64 id, bool is_of_program) noexcept {
     auto& open = thread.ranges;
-    const auto found = std::find_if(open.rbegin(), open.rend(), [id](const Range& range) { return range.id == id; });
+    const auto found = std::find_if(open.rbegin(), open.rend(), [=](const Range& range) {
+        return range.id == id && range.is_of_program == is_of_program;
+    });
     if (found == open.rend()) return false;
     open.erase(found.base() - 1);
     return true;

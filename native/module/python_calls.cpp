@@ -420,6 +420,14 @@ void bind_calls(py::module_& module) {
         "For threading.setprofile: puts the trace in its own place.");
     module.def("now", &memscope_now, "CLOCK_MONOTONIC in ns.");
     module.def(
+        "range_begun",
+        [](const py::str& name) {
+            std::array<char, kMaxTextBytes> out;
+            const unsigned bytes = memscope_text_of(name.ptr(), out.data(), out.size());
+            return memscope_range_begun(out.data(), bytes);
+        },
+        py::arg("name"), "A range of this thread begins: its start in ns, for range(). Blocks have it until then.");
+    module.def(
         "range",
         [](const py::str& name, unsigned long long start_ns) {
             memscope_call(static_cast<unsigned>(CallKind::RANGE), define_text(name), start_ns, 1, 0);

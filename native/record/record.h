@@ -77,7 +77,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "the output, total: 1 by --watch, 0 by the program; ENDED: total: WatchEnd")                                     \
     X(CALL, 38,                                                                                                        \
       "a call that has ended at ts. name: of a FUNCTION a frame, else a text; attr: its start, 0: before anybody "     \
-      "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more")                                  \
+      "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more. RANGE_BEGUN: one begins at ts, "     \
+      "which a RANGE with that attr ends")                                  \
     X(SYSTEM, 39, "aux: SystemEvent; START_TRACE: device, used and total of the thread's card, where it has one")      \
     X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                   \
     X(GAP, 41,                                                                                                         \
@@ -141,12 +142,13 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
     X(PENDING_FREE, 2)
 
 // Whose call it was: a Python function (name is a frame, its line the first of the function), a function written in C,
-// a torch module, or a range that the program names itself.
+// a torch module, or a range that the program names itself, whose beginning is told too: blocks have it.
 #define MEMSCOPE_CALL_KINDS(X) \
     X(FUNCTION, 0)             \
     X(BUILTIN, 1)              \
     X(MODULE, 2)               \
-    X(RANGE, 3)
+    X(RANGE, 3)                \
+    X(RANGE_BEGUN, 4)
 
 // PYTHON_ENTRY: a Python frame that native code called, so that a new loop of the interpreter begins with it. Told
 // apart only where native stacks are taken too, which are merged by it.

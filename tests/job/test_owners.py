@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from running import LIMIT_S, PROGRAMS, environment, torchrun
 
-from msmemscope.analysis.blocks import track
+from msmemscope.analysis.blocks import Tracked, track
 from msmemscope.analysis.owners import owner_levels
 from msmemscope.tables.run import Run
 
@@ -48,6 +48,10 @@ def held_by_part(run: Path, rank: int | None = None) -> list[dict[str, int]]:
     opened = Run(run)
     tracked = track(opened)
     (number,) = (one for one in tracked.boundaries if rank is None or tracked.processes[one].rank == rank)
+    return held_by_process(opened, tracked, number)
+
+
+def held_by_process(opened: Run, tracked: Tracked, number: int) -> list[dict[str, int]]:
     owners = tracked.owners[number]
     part = {owner: opened.string(labels[2]) for owner, (_, labels) in owner_levels(owners.owners).items() if labels[2]}
     found: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(PARTS, 0))
@@ -82,6 +86,40 @@ def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
         assert held_by_part(run, rank) == said
     owners = {row["owner"] for row in rows(run / "cluster/decompose.csv")}
     assert any("@fsdp2@" in owner for owner in owners), owners
+
+
+def test_shards_of_fsdp1_are_what_each_rank_holds(tmp_path: Path) -> None:
+    truth = tmp_path / "truth"
+    program = (PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth, "fsdp1")
+
+    run = watched(tmp_path / "out", *torchrun(2, *program))
+
+    for rank in (0, 1):
+        said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]
+        assert said[-1]["optimizer_state"] > 0
+        assert held_by_part(run, rank) == said
+
+
+def test_ways_to_train_that_change_what_is_held(tmp_path: Path) -> None:
+    """Optimizers whose states are fused, lists, nested or made early; groups, gradients and weights out of the usual."""
+    truth = tmp_path / "truth"
+    truth.mkdir()
+
+    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned_cases.py", truth)
+
+    opened = Run(run)
+    tracked = track(opened)
+    process_of = {tracked.processes[number].pid: number for number in tracked.boundaries}
+    wrong = {}
+    for path in sorted(truth.iterdir()):
+        pid, *lines = path.read_text().splitlines()
+        said = [json.loads(line) for line in lines]
+        assert len(said) == 4
+        assert said[-1]["optimizer_state"] > 0
+        if (found := held_by_process(opened, tracked, process_of[int(pid)])) != said:
+            wrong[path.name] = {"found": found, "said": said}
+    assert len(process_of) == 14
+    assert not wrong, json.dumps(wrong, indent=1)
 
 
 def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from running import PROGRAMS, Outcome, Watch, environment, run_tool
 
@@ -128,6 +129,61 @@ def run_tool_alone(program: Path, tmp_path: Path) -> Outcome:
         [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=180, check=False
     )
     return Outcome(done.returncode, done.stdout, done.stderr, tmp_path / "out")
+
+
+IN_RANGES = """
+import asyncio, threading
+import torch, msmemscope
+
+def numbers():
+    with msmemscope.RecordFunction("generator"):
+        yield torch.zeros(1005)
+
+@msmemscope.RecordFunction("decorated")
+def decorated():
+    return torch.zeros(1004)
+
+async def task():
+    with msmemscope.RecordFunction("of a task"):
+        await asyncio.sleep(0)
+        return torch.zeros(1006)
+
+kept = [torch.zeros(1001)]
+with msmemscope.RecordFunction("outer"):
+    kept.append(torch.zeros(1002))
+    with msmemscope.RecordFunction("inner"):
+        kept.append(torch.zeros(1003))
+        kept.append(decorated())
+        other = threading.Thread(target=lambda: kept.append(torch.zeros(1008)))
+        other.start()
+        other.join()
+    kept.append(torch.zeros(1007))
+kept.extend(numbers())
+kept.append(asyncio.run(task()))
+msmemscope.stop()
+with msmemscope.RecordFunction("not recorded"):
+    msmemscope.start()
+    kept.append(torch.zeros(1009))
+kept.append(torch.zeros(1010))
+"""
+
+
+def test_blocks_have_the_innermost_range_of_their_thread(watch: Watch, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(IN_RANGES)
+
+    outcome = watch(sys.executable, program)
+
+    assert outcome.status == 0, outcome.stderr
+    run = Run(outcome.run)
+    (part,) = outcome.run.glob("blocks/part-*.parquet")
+    table = pq.read_table(part, columns=["size", "range"])
+    ranges = {row["size"] // 4 - 1000: run.string(row["range"]) if row["range"] else "" for row in table.to_pylist()}
+    assert {number: name for number, name in ranges.items() if 1 <= number <= 10} == {
+        1: "", 2: "outer", 3: "inner", 4: "decorated", 5: "generator", 6: "", 7: "outer", 8: "", 9: "", 10: "",
+    }  # fmt: skip
+    texts = Counter(run.string(call["name"]) for call in calls_of(run) if call["aux"] == CallKind.RANGE)
+    assert texts["outer"] == texts["of a task"] == texts["not recorded"] == 1
 
 
 def test_another_profiler_goes_on(tmp_path: Path) -> None:

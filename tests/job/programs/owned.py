@@ -2,7 +2,8 @@
 
 ``python owned.py MODEL OPTIMIZER DEVICE FILE``: MODEL is a module of tests/npu/models, OPTIMIZER one of adamw, sgd,
 adafactor; each step is a line of JSON in FILE, bytes by allocation of torch's own, as its allocator rounds them. As a
-rank of torchrun the model is sharded by FSDP2, and FILE has the rank behind it.
+rank of torchrun the model is sharded by FSDP2, or by FSDP1 with the word `fsdp1` behind FILE, which has the rank behind
+its name.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ def allocated(tensors: Iterable[Tensor | None], device: str) -> int:
     return sum(sizes.values()) if device == "cpu" else sum((size + 32 + 511) // 512 * 512 for size in sizes.values())
 
 
-def sharded(model: nn.Module) -> nn.Module:
+def sharded(model: nn.Module, by: str) -> nn.Module:
     """Each block by itself, and the rest."""
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     torch.distributed.init_process_group("gloo")
+    if by == "fsdp1":
+        policy = ModuleWrapPolicy({type(model.blocks[0])})
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
     for block in model.blocks:
         fully_shard(block)
     return fully_shard(model)
@@ -62,14 +67,14 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer, device: str) -> dic
 
 
 def main() -> None:
-    name, optimizer_name, device, path = sys.argv[1:]
+    name, optimizer_name, device, path = sys.argv[1:5]
     if device != "cpu":
         import torch_npu  # noqa: F401  (makes torch.npu)
     torch.manual_seed(0)
     recipe = importlib.import_module(name)
     model = recipe.build().to(device)
     if "RANK" in os.environ:
-        model, path = sharded(model), path + os.environ["RANK"]
+        model, path = sharded(model, "".join(sys.argv[5:])), path + os.environ["RANK"]
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
     with open(path, "w", encoding="utf-8") as file:
         for step in range(STEPS):
