@@ -18,8 +18,8 @@ class RecordFunction(Around):
 
     It stands in the table of events (kind CALL) and in upstream's python_trace files, whether or not msmemscope.tracer
     is at work; blocks that its thread allocates meanwhile have it as their range, except in a thread that runs asyncio
-    tasks, which take turns. Without a session nothing is recorded. Raises TypeError for a name that is no text, ValueError for one
-    of more than 128 characters.
+    tasks, which take turns. Without a session nothing is recorded. Raises TypeError for a name that is no text,
+    ValueError for one of more than 128 characters.
 
     >>> import msmemscope
     >>> with msmemscope.RecordFunction("forward_pass"):

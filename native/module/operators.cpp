@@ -61,8 +61,8 @@ py::bytes operator_began(const std::string& told_name, short device_type, short 
     memscope_running running = {};
     const std::string& name = kept(told_name);
     const std::vector<memscope_touched> given = touched_of(told);
-    const memscope_called called{name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward,
-                                 is_enclosing, 0};
+    const memscope_called called{
+        name.data(), static_cast<unsigned>(name.size()), device_type, device, is_backward, is_enclosing, 0};
     memscope_get_operator_sink()->begin(&running, &called, given.data(), static_cast<unsigned>(given.size()));
     return py::bytes(reinterpret_cast<const char*>(&running), sizeof running);
 }

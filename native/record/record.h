@@ -77,8 +77,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "the output, total: 1 by --watch, 0 by the program; ENDED: total: WatchEnd")                                     \
     X(CALL, 38,                                                                                                        \
       "a call that has ended at ts. name: of a FUNCTION a frame, else a text; attr: its start, 0: before anybody "     \
-      "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more. RANGE_BEGUN: one begins at ts, "     \
-      "which a RANGE with that attr ends")                                  \
+      "looked; aux: CallKind; flag SYNTHETIC: it goes on, and nobody looks any more. RANGE_BEGUN: one begins at ts, "  \
+      "which a RANGE with that attr ends")                                                                             \
     X(SYSTEM, 39, "aux: SystemEvent; START_TRACE: device, used and total of the thread's card, where it has one")      \
     X(META, 40, "name: key, attr: value (strings); the newest value of a key holds")                                   \
     X(GAP, 41,                                                                                                         \

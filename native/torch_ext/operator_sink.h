@@ -48,8 +48,8 @@ struct memscope_written {
 
 // One call of an operator. name: torch._ops.aten.add.Tensor, which stays where it is until end(). The device is where
 // it runs. is_backward: autograd runs it (flag BACKWARD of record.h). is_enclosing: what this thread runs until it ends
-// is part of it, whoever sees it. is_native: end() comes on this thread whatever happens, and Python code of this thread
-// that called it goes on behind it.
+// is part of it, whoever sees it. is_native: end() comes on this thread whatever happens, and Python code of this
+// thread that called it goes on behind it.
 struct memscope_called {
     const char* name;
     unsigned name_bytes;

@@ -9,8 +9,8 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/record_function.h>
 #include <atomic>
-#include <cstring>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -26,9 +26,9 @@ struct Plan {
     bool is_passed_over = false;                                    // it only calls others, which are observed instead
     bool casts_cpu = false, casts_cuda = false, casts_npu = false;  // autocast hands on to a second call of it
     std::vector<Access> arguments, returns;
-    int flag = -1;   // the argument that decides WRITE_IF_FLAG
-    int group = -1;  // the argument that says which group of processes runs this collective
-    bool is_torchs_own = false;                          // its kernels are: they start no threads that go on
+    int flag = -1;               // the argument that decides WRITE_IF_FLAG
+    int group = -1;              // the argument that says which group of processes runs this collective
+    bool is_torchs_own = false;  // its kernels are: they start no threads that go on
     mutable std::atomic<bool> makes_inner_calls{false};  // found out by its calls; of torch's own alone
 
     void note_inner_calls() const {

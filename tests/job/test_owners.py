@@ -101,7 +101,7 @@ def test_shards_of_fsdp1_are_what_each_rank_holds(tmp_path: Path) -> None:
 
 
 def test_ways_to_train_that_change_what_is_held(tmp_path: Path) -> None:
-    """Optimizers whose states are fused, lists, nested or made early; groups, gradients and weights out of the usual."""
+    """Optimizers with states fused, nested or made early; groups, gradients and weights that are not the usual."""
     truth = tmp_path / "truth"
     truth.mkdir()
 
