@@ -60,6 +60,25 @@ assert os.waitpid(child, 0)[1] == 0
 a - 1
 """
 
+# A conversion makes two inner calls, which the observer has torch leave from its second time on.
+PROFILED = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+@torch.library.custom_op("memscopetest::made", mutates_args=())
+def made(x: torch.Tensor) -> torch.Tensor:
+    return torch.full((777,), 2.0)
+
+x = torch.ones(4)
+for _ in range(5):
+    x.to(torch.float16)
+with profile(activities=[ProfilerActivity.CPU]) as profiled:
+    for _ in range(5):
+        x.to(torch.float16)
+        made(x)
+print({one.key: one.count for one in profiled.key_averages()}["aten::copy_"])
+"""
+
 STEPPING = """
 import sys, time, pathlib
 import torch, msmemscope
@@ -178,6 +197,25 @@ def test_operators_and_accesses_stand_in_upstreams_file(tmp_path: Path) -> None:
     assert int(part["Ptr"], 16) == int(block["Ptr"], 16) + 2 * 16 * 4
     assert f"{number[0]}," in part["Attr"]
     assert part["Attr"].endswith("size:896,type:HOST,dtype:torch.float32,shape:torch.Size([14, 16])}")
+
+
+def test_a_profiler_of_the_programs_own_sees_all_and_python_in_an_operator_has_its_own_stack(tmp_path: Path) -> None:
+    observer()
+    script = tmp_path / "program.py"
+    script.write_text(PROFILED)
+    output = tmp_path / "out"
+    options = [f"--output-path={output}", "--events=alloc,free,launch,access"]
+
+    done = run_quietly([sys.executable, "-m", "msmemscope", *options, "--", sys.executable, str(script)], environment())
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "5"
+    operators = [row["Name"] for row in rows(output) if row["Event Type"] == "ATEN_START"]
+    assert operators.count("torch._ops.aten._to_copy.default") == 10
+    assert not [name for name in operators if "copy_." in name]
+    stacks = [row["Call Stack(Python)"] for row in rows(output) if ",size:3108," in row["Attr"]]
+    assert stacks
+    assert all("made" in stack.split("|")[0].split("\n")[0] for stack in stacks), stacks
 
 
 def test_by_default_nothing_is_built_and_no_operator_recorded(tmp_path: Path) -> None:

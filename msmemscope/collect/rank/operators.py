@@ -111,5 +111,6 @@ def _fall_back(module: ModuleType, why: str) -> None:
     enter(module)
     tell(
         f"Warning: the operator observer cannot be built: {why}; {SLOW}, and sees only the threads that torch gives it "
-        "to. Where there is a compiler, `msmemscope build-torch-ext` builds the observer once, into the user's cache"
+        "to; what autograd's own threads allocate has no line of the forward pass. Where there is a compiler, "
+        "`msmemscope build-torch-ext` builds the observer once, into the user's cache"
     )
