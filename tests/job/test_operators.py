@@ -213,9 +213,9 @@ def test_a_profiler_of_the_programs_own_sees_all_and_python_in_an_operator_has_i
     operators = [row["Name"] for row in rows(output) if row["Event Type"] == "ATEN_START"]
     assert operators.count("torch._ops.aten._to_copy.default") == 10
     assert not [name for name in operators if "copy_." in name]
-    stacks = [row["Call Stack(Python)"] for row in rows(output) if ",size:3108," in row["Attr"]]
-    assert stacks
-    assert all("made" in stack.split("|")[0].split("\n")[0] for stack in stacks), stacks
+    made = [row for row in rows(output) if row["Event"] == "MALLOC" and ",size:3108," in row["Attr"]]
+    assert len(made) == 5
+    assert all(row["Call Stack(Python)"].split("\n")[0].endswith(": made") for row in made), made
 
 
 def test_by_default_nothing_is_built_and_no_operator_recorded(tmp_path: Path) -> None:
