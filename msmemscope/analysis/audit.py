@@ -40,7 +40,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.live_lines import line_of, place_of
 from msmemscope.analysis.owners import owner_texts
-from msmemscope.vocabulary import DeviceType
+from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject
@@ -298,7 +298,7 @@ def _details(worst: _Audited) -> Iterator[str]:
 def _advice(top: _Line | None, options: AuditOptions) -> str:
     if top is None:
         return ""
-    level = top.owner.rpartition("@")[2]
+    level = "" if top.owner in Pool.__members__ else top.owner.rpartition("@")[2]  # a pool is nobody's word
     meant = f" If it is meant to stay: --audit.keep {level}." if level else ""
     return f"Give back what {_place(top)} made before {options.marks[0]} ends.{meant}"
 

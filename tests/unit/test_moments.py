@@ -89,6 +89,7 @@ def test_what_was_alive_before_and_is_alive_after_survived_and_what_came_between
         "serve.py:30",
         "npu:2",
     )
+    assert "--audit.keep" not in found.advice  # nobody has named it
     assert "Rank 0: 80 MiB of 180 MiB survived from sleep to wake_up on npu:2" in found.sentence
     rows = {(row.cells["line"], row.cells["kept_bytes"], row.cells["made_bytes"]) for row in found.more_rows}
     assert rows == {(20, 0, 0), (30, 80 * MIB, 0), (10, 0, 7 * MIB)}
@@ -132,7 +133,9 @@ def test_what_is_meant_to_stay_is_shown_and_not_told() -> None:
     engine.malloc(0x2000, 3 * MIB, 20)
     engine.mark("sleep")
     engine.mark("wake_up")
-    assert [one.kind for one in engine.findings()] == [SURVIVED]
+    (told,) = engine.findings()
+    assert (told.kind, told.owner) == (SURVIVED, "PTA@weight")
+    assert told.advice.endswith("If it is meant to stay: --audit.keep weight.")
     (note,) = engine.findings(keep="weight")
     assert (note.kind, note.bytes) == (GAVE_BACK, 3 * MIB)
     assert note.evidence["per_rank"]["0"]["meant_bytes"] == 200 * MIB
