@@ -45,11 +45,12 @@ private:
     std::size_t count_, at_ = 0;
 };
 
-constexpr u8 kKinds[] = {static_cast<u8>(Kind::MALLOC), static_cast<u8>(Kind::MALLOC),
-                         static_cast<u8>(Kind::FREE),   static_cast<u8>(Kind::FREE),
-                         static_cast<u8>(Kind::STEP),   static_cast<u8>(Kind::RANGE_END),
-                         static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH),
-                         static_cast<u8>(Kind::MAP),    static_cast<u8>(Kind::UNMAP)};
+constexpr u8 kKinds[] = {
+    static_cast<u8>(Kind::MALLOC), static_cast<u8>(Kind::MALLOC),        static_cast<u8>(Kind::FREE),
+    static_cast<u8>(Kind::FREE),   static_cast<u8>(Kind::STEP),          static_cast<u8>(Kind::RANGE_END),
+    static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH), static_cast<u8>(Kind::MAP),
+    static_cast<u8>(Kind::UNMAP),  static_cast<u8>(Kind::ACCESS),        static_cast<u8>(Kind::OP_START),
+    static_cast<u8>(Kind::OP_END)};
 
 }  // namespace
 
@@ -98,5 +99,7 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     tracker.sums();
     tracker.ages();
     tracker.anomalies();
+    expect(tracker.inefficiencies().pool.size() <= kMaxPools * kMaxNeedRows, "inefficient blocks");
+    expect(tracker.floors().pool.size() <= kMaxPools, "floors");
     return 0;
 }
