@@ -39,6 +39,33 @@ def test_a_wobble_is_no_growth() -> None:
     assert np.mean(np.array(slopes) == 0.0) > 0.9
 
 
+@pytest.mark.parametrize(("depends", "most"), [(0.5, 20), (0.8, 32), (0.95, 60)])
+def test_a_level_that_wanders_is_seldom_growth(depends: float, most: int) -> None:
+    """As caches and schedules do. Of rises and falls together; were the points independent, twice as many and more."""
+    chance = np.random.default_rng(2)
+    grows = 0
+    for _ in range(200):
+        level = np.zeros(100)
+        for at in range(1, 100):
+            level[at] = depends * level[at - 1] + chance.normal()
+        grows += steady_slope(np.arange(60), 1000 + 50 * level[40:]) != 0.0
+    assert grows <= most
+
+
+def test_a_jump_is_no_growth() -> None:
+    for at in range(30, 60):
+        assert steady_slope(np.arange(60), np.where(np.arange(60) < at, 100, 200)) == 0.0
+
+
+def test_growth_is_seen_through_noise_and_with_any_curve() -> None:
+    chance = np.random.default_rng(3)
+    steps = np.arange(80)
+    seen = [steady_slope(steps, 10 * steps + chance.normal(0, 50, 80)) != 0.0 for _ in range(50)]
+    assert np.mean(seen) > 0.95
+    for level in (steps**2, 1000 * np.sqrt(steps), 50 * (steps // 5)):
+        assert steady_slope(steps, level) > 0.0
+
+
 def test_short_series() -> None:
     assert steady_slope([], []) == 0.0
     assert steady_slope([1], [5]) == 0.0
