@@ -29,7 +29,7 @@ import numpy as np
 from msmemscope._kernel import FOLD_LABELS
 from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.ledger_entries import OTHERS, RESIDUAL, Entry, Ledger, Mismatch, Path
-from msmemscope.analysis.owners import OTHER, module_name, owner_levels
+from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, module_name, owner_levels
 from msmemscope.folds.segments import DRIVER_POOLS, Mappings, lay_out, of_process, whole_pages
 from msmemscope.vocabulary import Pool
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 CARD, PROCESS = "card", "process"
 ALLOCATED, FRAGMENTED, CACHED, FREE = "allocated", "fragmented", "cached", "free"
-UNATTRIBUTED = "unattributed"
 _POOLS_MODULE = "CANN@APP"  # aclrtMalloc of a program: what pools take their segments with
 
 

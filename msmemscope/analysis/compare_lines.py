@@ -19,7 +19,7 @@ import numpy as np
 from msmemscope.analysis.blocks import PEAK_OF_ALL, TYPICAL_PEAK
 from msmemscope.analysis.findings import place_text, source_line
 from msmemscope.analysis.live_lines import line_of
-from msmemscope.analysis.owners import owner_texts
+from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.analysis.peer_use import SiteLevels
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _owners_at(sums: Mapping[str, Any], place: Place, step: int, texts: Mapping[
         # A step of which nothing is kept was as the one before it left it.
         column = sums["peak_bytes" if latest == step else "end_bytes"]
         for owner, size in zip(sums["owner"][mine].tolist(), column[mine].tolist(), strict=True):
-            found[texts.get(owner, "") or "unattributed"] += size
+            found[texts.get(owner, "") or UNATTRIBUTED] += size
     return dict(found)
 
 

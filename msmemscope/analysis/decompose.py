@@ -22,7 +22,6 @@ from msmemscope.analysis.blocks import OwnerTables
 from msmemscope.analysis.decompose_steps import CHANGE_COLUMNS, STEP_COLUMNS, Cells, change_rows, step_rows
 from msmemscope.analysis.findings import Finding, Row, format_bytes, scope_of
 from msmemscope.analysis.owner_trees import (
-    UNATTRIBUTED,
     Path,
     Place,
     Tree,
@@ -33,6 +32,7 @@ from msmemscope.analysis.owner_trees import (
     place_of,
     tree_of,
 )
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.vocabulary import Pool
 
 KIND = "decompose"

@@ -13,9 +13,7 @@ from typing import Any
 from msmemscope._kernel import FOLD_LABELS
 from msmemscope.analysis.analyzer import Tables
 from msmemscope.analysis.findings import device_name, pool_name
-from msmemscope.analysis.owners import OTHER, owner_levels
-
-UNATTRIBUTED = "unattributed"
+from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, owner_levels
 
 Path = tuple[str, ...]
 """The levels of an owner, the pool first."""

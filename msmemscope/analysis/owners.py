@@ -44,6 +44,9 @@ def owner_of(pool: int, device_type: int, flag_word: int) -> str:
 OTHER = "other"
 """The owner of blocks of a process with more owners than are told apart."""
 
+UNATTRIBUTED = "unattributed"
+"""What nobody has named, in every report that tells owners."""
+
 _LABELS = ("component", "process", "detail_1", "detail_2", "user_1", "user_2", "user_3")
 
 

@@ -33,7 +33,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
-from msmemscope.analysis.owners import owner_texts
+from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.folds.segments import DRIVER_POOLS
 
 KIND = "peak"
@@ -236,7 +236,7 @@ def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: _Lines, m
         for owner, size in zip(
             owners.peaks["owner"][of_pool].tolist(), owners.peaks["bytes"][of_pool].tolist(), strict=True
         ):
-            by_owner[texts.get(owner, REST)] += size
+            by_owner[texts.get(owner, REST) or UNATTRIBUTED] += size
         named = sorted(by_owner.items(), key=lambda one: (-one[1], one[0]))[:most]
         told = [Part(OWNER, name, size) for name, size in named]
         parts += [*told, *_rest(OWNER, total, told)]
@@ -293,7 +293,7 @@ def _what(part: Part) -> str:
     if part.line is not None and part.line[0]:
         blocks = f" in {part.blocks:,} block{'' if part.blocks == 1 else 's'}"
         return place_text(part.line[0], part.line[1], part.line[2], native=part.line[3]) + blocks
-    return part.what or ("no stack" if part.by == LINE else "nobody's")
+    return part.what or "no stack"
 
 
 def _rows(tables: Tables, alike: Alike) -> Iterator[Row]:

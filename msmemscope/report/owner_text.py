@@ -12,14 +12,13 @@ from msmemscope.analysis.findings import device_name, format_bytes, pool_name, s
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.owner_history import BlockHistory, find_histories
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.analysis.subjects import find_subjects
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Progress
 from msmemscope.report.console import check_there
 from msmemscope.tables.run import Run
 from msmemscope.text import plain
-
-_UNLABELLED = "unattributed"
 
 
 def owner_text(
@@ -94,6 +93,6 @@ def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None) -> I
         source = source_line(frame.file, frame.line) if frame.kind == "python" else ""
         yield f"  allocated at {frame.text}{f' `{source}`' if source else ''}"
     if step is not None:
-        yield f"  in step {step}: {block.owner_in(step) or _UNLABELLED}"
+        yield f"  in step {step}: {block.owner_in(step) or UNATTRIBUTED}"
     for one in block.owners:
-        yield f"  from step {one.step}: {one.owner or _UNLABELLED}"
+        yield f"  from step {one.step}: {one.owner or UNATTRIBUTED}"

@@ -11,6 +11,7 @@ from fake_run import FakeRun, frame, process
 from msmemscope.analysis.analyzer import tables_of
 from msmemscope.analysis.blocks import fold
 from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.analysis.peak import AGE, EARLIER, LINE, OWNER, REST, THIS_STEP, WARM_UP, PeakOptions, judge
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
@@ -88,6 +89,20 @@ def test_lines_owners_and_ages_each_add_up_to_the_peak() -> None:
         "of earlier steps, 100 MiB of the first iteration and before."
     )
     assert one.details[0].split() == ["300", "MiB", "64.1", "%", "train.py:88", "in", "1", "block"]
+
+
+def test_what_nobody_has_named_is_unattributed_as_in_every_other_report() -> None:
+    run = FakeRun([process(1, rank=0)], batch_rows=500)
+    host = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST, "ring": 1}
+    stack = run.frames(MAIN)
+    run.malloc(1000, 0x1000, 3 * MIB, stack_py=stack, **host)
+    run.malloc(1001, 0x900000, MIB, stack_py=stack, **host)
+    run.add(Kind.LABEL_ADDR, 1002, ptr=0x900000, name=run.text("cache"), aux=5, step=0, **host)
+    run.add(Kind.STEP, 1100, ring=1, step=2, attr=2)
+    one = told(run)
+    (table,) = [part for (_, by), part in rows(one).items() if by == OWNER]
+    assert {what: cells["bytes"] // MIB for what, cells in table.items()} == {UNATTRIBUTED: 3, "cache": 1}
+    assert any(line.split() == ["3.0", "MiB", "75.0", "%", UNATTRIBUTED] for line in one.details)
 
 
 def test_what_has_no_row_of_its_own_is_the_rest() -> None:
