@@ -245,11 +245,13 @@ def _tree(first: Ledger, cards: Sequence[Ledger]) -> Iterator[str]:
         size = "unknown" if entry.bytes is None else format_bytes(entry.bytes)
         line = f"{size:>10}  {'  ' * (len(entry.path) - 1)}{entry.path[-1]}"
         all_ = sizes[entry.path]
-        if len(all_) > 1 and max(all_) != min(all_):
-            line += f" ({format_bytes(min(all_))} to {format_bytes(max(all_))})"
+        least, most = format_bytes(min(all_, default=0)), format_bytes(max(all_, default=0))
+        if least != most:
+            line += f" ({least} to {most})"
         yield line + (f": {entry.remark}" if entry.remark else "")
     if len(shown) < len(first.entries):
-        yield f"{len(first.entries) - len(shown[:_LINES]):,} smaller parts, and the other ledgers: cluster/ledger.csv"
+        left = len(first.entries) - len(shown[:_LINES])
+        yield f"{left:,} smaller part{'' if left == 1 else 's'}, and the other ledgers: cluster/ledger.csv"
 
 
 def _rows(tables: Tables, ledger: Ledger) -> Iterator[Row]:

@@ -62,8 +62,12 @@ def details_of(evidence: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
-    calls = ", ".join(dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"]))
-    yield f"{len(evidence['failures']) + evidence['more_failures']:,} failed calls: {calls}"
+    # Who fails in host memory tells no function, and no code.
+    calls = ", ".join(
+        dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"] if f["function"])
+    )
+    count = len(evidence["failures"]) + evidence["more_failures"]
+    yield f"{count:,} failed call{'' if count == 1 else 's'}{': ' if calls else ''}{calls}"
     for row in evidence["alive"][:_ALIVE]:
         place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
         blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"

@@ -282,6 +282,8 @@ def _sentence(tables: Tables, alike: Alike, others: int) -> str:
 def _details(one: PoolPeak) -> Iterator[str]:
     for which, most in ((LINE, _TOLD_LINES), (OWNER, _TOLD_OWNERS)):
         parts = one.by(which)
+        if which == OWNER and [part.what for part in parts] == [UNATTRIBUTED]:
+            continue  # no owner was told
         for part in parts[:most]:
             yield f"{format_bytes(part.bytes):>10}  {100 * part.bytes / one.bytes:5.1f} %  {_what(part)}"
         left = sum(part.bytes for part in parts[most:])

@@ -27,6 +27,7 @@ from msmemscope.analysis.peer_drift import drift
 from msmemscope.analysis.peer_excess import Excess, Line
 from msmemscope.analysis.peer_use import RSS
 from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -236,11 +237,12 @@ def _advice(found: Finding, first: Excess) -> str:
         return "Look for what only this rank does on the host beside tensors: arrays of numpy, logs, caches of files."
     if not found.file:
         return "No call stack holds the difference: record call stacks (--call-stack python:32) to learn the line."
+    on_host = first.place[0] == DeviceType.CPU  # where there is no other host to go to
     if first.lines[0].is_only_here:
-        return (
-            f"Do in pieces, or on the host, what only {found.who} does at {found.place}; or spread it over the ranks."
-        )
-    return f"See why {found.who} holds more at {found.place} than the others: share it out, or keep it on the host."
+        way = "in pieces" if on_host else "in pieces, or on the host,"
+        return f"Do {way} what only {found.who} does at {found.place}; or spread it over the ranks."
+    way = "share it out" if on_host else "share it out, or keep it on the host"
+    return f"See why {found.who} holds more at {found.place} than the others: {way}."
 
 
 def _row(found: Finding, first: Excess) -> Row:

@@ -28,8 +28,10 @@ def _print_list(context: click.Context, _: click.Parameter, wanted: bool) -> Non
     if not wanted:
         return
     registry = importlib.import_module("msmemscope.analysis.registry")
-    for name in registry.list_analyzers():
-        click.echo(f"{name:<12} {registry.title_of(registry.get_analyzer(name))}")
+    names = registry.list_analyzers()
+    width = max(map(len, names))
+    for name in names:
+        click.echo(f"{name:<{width}} {registry.title_of(registry.get_analyzer(name))}")
     context.exit()
 
 

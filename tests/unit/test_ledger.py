@@ -143,9 +143,13 @@ def test_the_fullest_card_is_told_and_every_ledger_has_its_rows() -> None:
     for one in run.samples:
         if one["device"] == "npu:2":
             one["used"] += GIB
+        if one["device"] == "npu:1":
+            one["process_used"] += 4096
     (note,) = told(run)
     assert note.sentence == f"npu:2 of rank 2, the fullest of 4, at the end of step {LAST}: 5.6 GiB used of 64 GiB."
     assert note.details[0] == "   5.6 GiB  card (4.6 GiB to 5.6 GiB)"
+    # What differs by less than is shown has one figure.
+    assert [line for line in note.details if line.endswith("  process")] == ["   635 MiB    process"]
     rows = [row.cells for row in note.rows]
     assert {(row["rank"], row["device"]) for row in rows} == {
         (rank, device) for rank in range(4) for device in (f"npu:{rank}", "cpu")

@@ -404,6 +404,7 @@ def test_a_limit_of_the_address_space_is_the_cause() -> None:
     finding = program.finding()
     assert finding.evidence["cause"]["address_space_limit"] == 3 * GIB
     assert "the process may map 3.0 GiB in all (RLIMIT_AS)" in finding.sentence
+    assert "1 failed call" in finding.details  # nobody tells a function or a code of the host's memory
 
 
 def test_what_was_alive_by_owner_is_that_of_the_failure() -> None:

@@ -82,6 +82,25 @@ def test_names_the_rank_the_line_and_the_bytes(ranks: int) -> None:
     assert (one.row.cells["excess_bytes"], one.row.cells["line_bytes"]) == (100 * MIB, 100 * MIB)
 
 
+def test_who_is_on_the_host_already_is_not_sent_there() -> None:
+    def gathers(device: int) -> list[str]:
+        where = NPU if device >= 0 else {"device_type": DeviceType.CPU, "pool": Pool.HOST}
+        job = Job(0)
+        for rank in range(4):
+            worker = job.process(rank)
+            for iteration in range(STEPS):
+                worker.free(worker.alloc(stack(at(20)), 32 * MIB, device=max(device, 0), **where))
+                if rank == 1 and iteration == 3:
+                    worker.alloc(stack(at(SAVE, TRAIN, "save")), 100 * MIB, device=max(device, 0), **where)
+                worker.next_step()
+        return [one.advice for one in found(job)]
+
+    assert gathers(0) == [
+        "Do in pieces, or on the host, what only rank 1 does at train.py:88; or spread it over the ranks."
+    ]
+    assert gathers(-1) == ["Do in pieces what only rank 1 does at train.py:88; or spread it over the ranks."]
+
+
 def test_of_two_ranks_a_large_difference_is_a_note() -> None:
     (one,) = found(cards(2, gather(1, 100 * MIB)))
     assert (one.kind, one.is_note, one.ranks, one.line) == (DIFFERS, True, (1,), SAVE)
