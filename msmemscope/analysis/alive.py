@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.folds.segments import SITE_KEY, Mappings, of_process
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ def without_sites(tracked: Tracked, keys: set[tuple[int, ...]]) -> Tracked:
     columns = zip(*(tracked.sites[name].tolist() for name in SITE_KEY), strict=True)
     empty = np.array([key in keys for key in columns], bool)
 
-    process = np.asarray(tracked.sites["process"])
+    rows = ProcessRows(tracked.sites["process"])
     sums = {
         number: replace(one, rows={name: column[keep] for name, column in one.rows.items()})
         for number, one in tracked.sums.items()
-        for keep in [~empty[process == number][one.rows["site"]]]
+        for keep in [~empty[rows.of(number)][one.rows["site"]]]
     }
     return replace(tracked, sums=sums)
 

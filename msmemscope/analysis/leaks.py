@@ -64,6 +64,7 @@ from msmemscope.analysis.leak_words import advice_on, worded
 from msmemscope.analysis.lost_releases import lost_releases, note_on_lost_releases
 from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.outlook import Outlook
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.short_runs import too_few_steps
 from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
@@ -205,12 +206,12 @@ class _View:
     def _claims(self, judge: SiteJudge) -> dict[int, Claim]:
         """By site; on what leaks on some ranks weaker evidence is enough for the same stack on the others."""
         process = np.asarray(self.tracked.sites["process"], dtype=np.int64)
-        sites = {number: np.flatnonzero(process == number) for number in self.tracked.sums}
+        sites = ProcessRows(process)
         found = {
-            int(sites[number][site]): claim
+            int(sites.of(number)[site]): claim
             for (number, site), claim in judge.claims(self.tracked.sums, self.last_step).items()
         }
-        found |= self._claims_by_time(judge, process)
+        found |= self._claims_by_time(judge, sites)
         leaking = [site for site, claim in found.items() if claim.kind == claims.LEAK]
         if leaking:
             same = self._cause_keys(sorted(found))
@@ -232,15 +233,14 @@ class _View:
         lost = lost_releases(process)
         return lost == 0 or claim.blocks > lost
 
-    def _claims_by_time(self, judge: SiteJudge, process: Ints) -> dict[int, Claim]:
+    def _claims_by_time(self, judge: SiteJudge, sites: ProcessRows) -> dict[int, Claim]:
         """On processes without steps, whose seconds are counted instead."""
         windows = {n: one for n, one in self.tracked.windows.items() if one.last_step >= FEWEST_SECONDS}
         last = np.full(len(self.tracked.processes), -1, np.int64)
         for number, one in windows.items():
             last[number] = one.last_step
-        sites = {number: np.flatnonzero(process == number) for number in windows}
         return {
-            int(sites[number][site]): claim.by_time()
+            int(sites.of(number)[site]): claim.by_time()
             for (number, site), claim in judge.claims(windows, last).items()
             if claim.kind in (claims.LEAK, claims.GROWTH)
         }

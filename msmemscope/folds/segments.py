@@ -129,16 +129,15 @@ def lay_out(live: Table, mappings: Mapping[int, Mappings] | None = None) -> Layo
     found: list[Table] = []
     pools: list[PoolSpace] = []
     count = 0
-    # One number for each place: rows of three sort far more slowly.
-    of_process, of_type, of_device = (
-        np.asarray(live[n]).astype(np.int64) for n in ("process", "device_type", "device")
-    )
-    places = of_process << 24 | of_type << 16 | (of_device + (1 << 15))
-    for place in np.unique(places[driver | inner]).tolist():
+    places = _places(live)
+    # Sorted once: a mask for each place would look at the blocks of all ranks for every rank.
+    rows = np.flatnonzero(driver | inner)
+    rows = rows[np.argsort(places[rows], kind="stable")]
+    for here in np.split(rows, np.flatnonzero(np.diff(places[rows])) + 1) if len(rows) else []:
+        place = int(places[here[0]])
         process, device_type, device = place >> 24, place >> 16 & 255, (place & 0xFFFF) - (1 << 15)
-        here = places == place
-        segments = _segments_at(live, here & driver, (mappings or {}).get(process), device)
-        blocks = np.flatnonzero(here & inner)
+        segments = _segments_at(live, here[driver[here]], (mappings or {}).get(process), device)
+        blocks = here[inner[here]]
         at = _containing(segments["ptr"], segments["size"], np.asarray(live["ptr"])[blocks])
         segment[blocks] = np.where(at >= 0, at + count, -1)
         pools += _fill(segments, live, blocks, (process, device_type, device))
@@ -153,6 +152,14 @@ def lay_out(live: Table, mappings: Mapping[int, Mappings] | None = None) -> Layo
     return Layout(
         table, segment, _picked(table["ptr"], segment), _picked(table["allocation_id"], segment), tuple(pools)
     )
+
+
+def _places(table: Table) -> npt.NDArray[np.int64]:
+    """Process, device type and device of each row in one number: rows of three sort far more slowly."""
+    process, device_type, device = (
+        np.asarray(table[name]).astype(np.int64) for name in ("process", "device_type", "device")
+    )
+    return process << 24 | device_type << 16 | (device + (1 << 15))
 
 
 def whole_pages(sizes: npt.NDArray[np.int64], flag_words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -178,8 +185,9 @@ def counted_once(live: Table, layout: Layout) -> npt.NDArray[np.bool_]:
         zip(layout.segments["process"][filled].tolist(), layout.segments["allocation_id"][filled].tolist(), strict=True)
     )
     keep = np.ones(len(live["ptr"]), bool)
-    for row in np.flatnonzero(is_driver(live)).tolist():
-        keep[row] = (int(live["process"][row]), int(live["allocation_id"][row])) not in keys
+    rows = np.flatnonzero(is_driver(live))
+    of_rows = zip(*(np.asarray(live[name])[rows].tolist() for name in ("process", "allocation_id")), strict=True)
+    keep[rows] = [one not in keys for one in of_rows]
     return keep
 
 
@@ -195,10 +203,13 @@ def segment_sites(
     once = counted_once(live, layout)
     once &= ~_kept_free(live, layout, once, reserved or {})
     totals: dict[tuple[int, ...], list[int]] = {}
-    for row in np.flatnonzero(is_driver(live)).tolist():
-        entry = totals.setdefault(tuple(int(live[name][row]) for name in SITE_KEY), [0, 0])
-        entry[0] += int(live["size"][row])
-        entry[1] += 0 if once[row] else int(live["size"][row])
+    rows = np.flatnonzero(is_driver(live))
+    keys = zip(*(np.asarray(live[name])[rows].tolist() for name in SITE_KEY), strict=True)
+    sizes = np.asarray(live["size"])[rows].tolist()
+    for key, size, is_counted in zip(keys, sizes, once[rows].tolist(), strict=True):
+        entry = totals.setdefault(key, [0, 0])
+        entry[0] += size
+        entry[1] += 0 if is_counted else size
     return {key for key, (size, filled) in totals.items() if filled and 2 * filled >= size}
 
 
@@ -208,29 +219,38 @@ def _kept_free(
     """Rows of the driver in which nothing lies and that pools keep. On NPUs those that programs ask for, and no part of
     CANN."""
     found = np.zeros(len(live["ptr"]), bool)
+    if not reserved:
+        return found
     word = np.asarray(live["attr"], np.uint64) >> np.uint64(_MODULE_SHIFT)
     empty = is_driver(live) & once & ((np.asarray(live["pool"]) != Pool.HAL) | np.isin(word, (0, _PROGRAM)))
-    for place, size in reserved.items():
-        filled = layout.segments["blocks"] > 0
-        here = empty.copy()
-        for name, value in zip(("process", "device_type", "device"), place, strict=True):
-            here &= np.asarray(live[name]) == value
-            filled &= layout.segments[name] == value
-        outside = ~is_driver(live) & (layout.segment < 0)  # blocks of which no segment was seen
-        for name, value in zip(("process", "device_type", "device"), place, strict=True):
-            outside &= np.asarray(live[name]) == value
-        sizes = np.asarray(live["size"])
-        left = size - int(layout.segments["size"][filled].sum()) - int(sizes[outside].sum())
-        if 0 < int(sizes[here].sum()) <= left and int(sizes[here].sum()) >= _NEARLY_ALL * left:
-            found |= here
+    of_places = _places({name: [place[at] for place in reserved] for at, name in enumerate(SITE_KEY[:3])})
+    order = np.argsort(of_places)
+    total = np.array(list(reserved.values()), np.int64)[order]
+
+    def summed(table: Table, chosen: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
+        """Bytes of the chosen rows in each of the places, and the place of each chosen row; -1: none of them."""
+        places = _places(table)[chosen]
+        at = np.minimum(np.searchsorted(of_places[order], places), len(order) - 1)
+        at = np.where(of_places[order][at] == places, at, -1)
+        sizes = np.zeros(len(order), np.int64)
+        np.add.at(sizes, at[at >= 0], np.asarray(table["size"])[chosen][at >= 0])
+        return sizes, at
+
+    filled, _ = summed(layout.segments, layout.segments["blocks"] > 0)
+    outside, _ = summed(live, ~is_driver(live) & (layout.segment < 0))  # blocks of which no segment was seen
+    free, at = summed(live, empty)
+    left = total - filled - outside
+    is_kept = (free > 0) & (free <= left) & (free >= _NEARLY_ALL * left)
+    found[np.flatnonzero(empty)[(at >= 0) & is_kept[at]]] = True
     return found
 
 
-def _segments_at(live: Table, rows: npt.NDArray[np.bool_], mapped: Mappings | None, device: int) -> Table:
-    """Addressable segments of one device, by address."""
-    handles = (np.asarray(live["flags"]) & Flag.HANDLE) != 0
-    plain = np.flatnonzero(rows & ~handles)
-    ids = {int(live["ptr"][row]): int(live["allocation_id"][row]) for row in np.flatnonzero(rows & handles).tolist()}
+def _segments_at(live: Table, rows: npt.NDArray[np.intp], mapped: Mappings | None, device: int) -> Table:
+    """Addressable segments of one device, by address. rows: of the driver's blocks there."""
+    is_handle = (np.asarray(live["flags"])[rows] & Flag.HANDLE) != 0
+    plain, handles = rows[~is_handle], rows[is_handle]
+    of_handles = (np.asarray(live[name])[handles].tolist() for name in ("ptr", "allocation_id"))
+    ids = dict(zip(*of_handles, strict=True))
     ranges = [
         (start, size, ids.get(handle, 0))
         for (of, start), (size, handle, _) in (mapped.ranges if mapped else {}).items()

@@ -10,7 +10,7 @@ from fake_run import FakeRun, frame, process
 
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
-from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out, of_process
+from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out, of_process, segment_sites
 from msmemscope.report.analysed import analyse
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
 
@@ -160,3 +160,35 @@ def test_unmapping_does_not_look_through_all_that_is_mapped() -> None:
         mappings.take(columns)
     assert mappings.ranges == {}
     assert Counted.looked_through == 0
+
+
+def test_many_processes_together_are_each_of_them_alone() -> None:
+    """Where segments lie, and which sites allocate them: also where a pool keeps segments in which nothing lies."""
+    alone: list[tuple[dict[str, Any], dict[tuple[int, int, int], int], Mappings]] = []
+    for number in range(6):
+        card = Card()
+        kept = number % 3  # whole segments that the pool keeps free, from a site of their own
+        for at in range(1 + kept):
+            card.malloc((at + 1) * 100 * MIB, 20 * MIB, stack_py=1 + (at > 0))
+        card.malloc(100 * MIB + number * MIB, 15 * MIB, Pool.PTA, stack_py=3)
+        card.malloc(0x77, 4 * MIB, flags=int(Flag.HANDLE))
+        card.event(Kind.MAP, 900 * MIB, 4 * MIB, attr=0x77)
+        card.malloc(900 * MIB, 4 * MIB, Pool.PTA, stack_py=4)
+        # The last ones say that they have less than their free segments: those are somebody else's.
+        reserved = (24 + 20 * kept - (5 if number > 3 else 0)) * MIB
+        alone.append((of_process(number, card.tracker.live()), {(number, NPU, 0): reserved}, card.mappings))
+    live = {name: np.concatenate([one[0][name] for one in alone]) for name in alone[0][0]}
+    mappings = {number: one[2] for number, one in enumerate(alone)}
+    together = lay_out(live, mappings)
+    each = [lay_out(table, {number: mapped}) for number, (table, _, mapped) in enumerate(alone)]
+    for name, column in together.segments.items():
+        assert column.tolist() == [value for one in each for value in one.segments[name].tolist()]
+    assert together.segment_ptr.tolist() == [ptr for one in each for ptr in one.segment_ptr.tolist()]
+    assert together.pools == tuple(space for one in each for space in one.pools)
+    reserved_by = {place: size for _, sizes, _ in alone for place, size in sizes.items()}
+    found = segment_sites(live, together, reserved_by)
+    assert found == {
+        key for (table, sizes, _), one in zip(alone, each, strict=True) for key in segment_sites(table, one, sizes)
+    }
+    kept_free = {key[0] for key in found if key[4] == 2}
+    assert kept_free == {1, 2}
