@@ -10,9 +10,9 @@ def mark(name: str) -> None:
     `audit` (``--audit.between``), for instance what an engine that sleeps has not given back.
 
     It stands in the table of events (kind MARK). The process does not look itself: it costs no more than a record. Of
-    marks of one name within a second the first counts, and the latest 32 spans between marks are kept. Without a
-    session, or while nothing is recorded, nothing happens. Raises TypeError for a name that is no text, ValueError for
-    an empty one or one of more than 128 characters.
+    marks of one name within a second the first counts, of several names the first eight; the latest 32 spans between
+    marks are kept. Without a session, or while nothing is recorded, nothing happens. Raises TypeError for a name that
+    is no text, ValueError for an empty one or one of more than 128 characters.
 
     >>> import msmemscope
     >>> msmemscope.mark("sleep")

@@ -45,6 +45,7 @@ _SCATTER = 4.0  # growth beyond so many times the median distance from the line
 _STEP_COLUMNS = ("process", "device_type", "device", "pool", "step", "start_ts", "end_ts", "end_bytes", "allocs")
 _LOOKS_NS = 100_000_000  # between two looks of the agent
 _SECOND_NS = 1_000_000_000
+_MOST_SECONDS = 1 << 22  # of a process without steps that are looked at: 48 days, or a damaged time
 _MINUTE_S = 60.0
 
 HEAP = "heap"
@@ -157,11 +158,12 @@ def _of_process(
         judged, ends = _ends(main, last)
         levels = _recorded(rows, judged)
         x, per, least = judged.astype(np.float64), "step", float(LEAST_PER_STEP)
-        time = int(ends[-1] - main["start_ts"][main["step"] == judged[0]].min()) if len(judged) else 0
+        time = int(ends[-1]) - int(main["start_ts"][main["step"] == judged[0]].min()) if len(judged) else 0
         enough = len(judged) >= FEWEST_STEPS
     else:
         start = int(rows["start_ts"].min(initial=begin))
-        ends = start + _SECOND_NS * np.arange(1, max(heard) // _SECOND_NS - start // _SECOND_NS, dtype=np.int64)
+        seconds = min(max(heard) // _SECOND_NS - start // _SECOND_NS, _MOST_SECONDS)
+        ends = start + _SECOND_NS * np.arange(1, seconds, dtype=np.int64)
         levels = _by_windows(tracked, member, windows, len(ends))
         x, per, least = np.arange(1, len(ends) + 1) / _MINUTE_S, "minute", float(LEAST_PER_MINUTE)
         time, enough = 0, len(ends) >= FEWEST_SECONDS

@@ -71,9 +71,11 @@ def use_by_place(tracked: Tracked, processes: Iterable[int]) -> dict[Place, dict
     keep = np.asarray(tracked.steps["complete"], bool) & (keys["step"] >= FIRST_STEP)
     keep &= keys["step"] <= last[keys["process"]]
     rows = np.flatnonzero(keep)
+    if not len(rows):
+        return {}
     rows = rows[np.lexsort([keys[name][rows] for name in reversed(names)])]
     place = np.stack([keys[name][rows] for name in names[:-1]], axis=1)
-    begins = np.flatnonzero(np.r_[True, (place[1:] != place[:-1]).any(axis=1)]) if len(rows) else np.zeros(0, int)
+    begins = np.flatnonzero(np.r_[True, (place[1:] != place[:-1]).any(axis=1)])
     columns = {
         name: np.asarray(tracked.steps[name], np.int64)[rows] for name in ("peak_bytes", "end_bytes", "peak_reserved")
     }

@@ -31,7 +31,7 @@ NAMES = ("sleep", "wake_up", "offload", "onload")
 MAX_SPANS = 32  # of a ring: the latest
 MAX_ROWS = 256  # of a span; the smallest are added up per pool
 MAX_NAMES = 8  # the latest marks of which are remembered
-SHORTEST_NS = 1_000_000_000  # between two marks of one name; a look costs what is alive
+SHORTEST_NS = 1_000_000_000  # between two marks of one name, or for MAX_NAMES new ones; a look costs what is alive
 
 Table = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Moments:
-    """left_out: marks that came too soon after one of their name; earlier: spans before the latest MAX_SPANS."""
+    """left_out: marks that came too soon after one of their name, or as one of too many names; earlier: spans before the latest MAX_SPANS."""
 
     spans: tuple[Span, ...] = ()
     left_out: int = 0
@@ -96,7 +96,9 @@ class MomentFold:
     def mark(self, name: int, ts: int, step: int, tracker: BlockTracker, mappings: Mappings) -> None:
         """A mark that asks for what is alive."""
         before = self._open.get(name)
-        if before is not None and ts < before.ts + SHORTEST_NS:
+        # A new name counts as the one for which it is forgotten: else ever new names would cost a look each.
+        latest = before or (next(iter(self._open.values())) if len(self._open) >= MAX_NAMES else None)
+        if latest is not None and abs(ts - latest.ts) < SHORTEST_NS:
             self._left_out += 1
             return
         live = of_process(0, tracker.live())

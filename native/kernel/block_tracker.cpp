@@ -52,7 +52,9 @@ void BlockTracker::feed(const EventColumns& events, EnrichTable* enriched) {
                     on_malloc(*pool, events, row, outcome);
                 else
                     on_free(*pool, events, row, outcome);
-                if (const i64 reserved = events.total[row]; reserved >= 0) pool->steps.note_reserved(reserved);
+                // What no device has stands in a damaged record; sums over all pools and ranks must not overflow.
+                if (const i64 reserved = events.total[row]; reserved >= 0 && reserved <= kMaxBlockBytes)
+                    pool->steps.note_reserved(reserved);
                 outcome.live_after = pool->steps.live_bytes();
             }
         } else if (kind == Kind::ACCESS) {

@@ -58,6 +58,7 @@ public:
     void write(const py::buffer& buffer) {
         if (!ring_.is_open()) throw py::value_error("the ring is closed");
         const py::buffer_info info = buffer.request();
+        if (PyBuffer_IsContiguous(info.view(), 'C') == 0) throw py::value_error("the records are not in one piece");
         const auto bytes = static_cast<std::size_t>(info.size * info.itemsize);
         const char* data = static_cast<const char*>(info.ptr);
         for (std::size_t at = 0; at < bytes;) {

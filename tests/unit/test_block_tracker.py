@@ -181,7 +181,7 @@ class Model:
             self.steps[pool] = [self.step_row(state.step, state.step_ts, 0, -1)]
         did = self.malloc(pool, event) if event.kind == Kind.MALLOC else self.free(pool, event)
         row = self.steps[pool][-1]
-        if event.total >= 0:
+        if 0 <= event.total <= 1 << 47:
             row["end_reserved"] = event.total
             row["peak_reserved"] = max(row["peak_reserved"], event.total)
         return (*did[:2], row["end_bytes"], *did[2:])

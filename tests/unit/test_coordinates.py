@@ -66,6 +66,13 @@ def test_a_rank_that_moves_away_has_the_slope(each: int) -> None:
     assert np.isclose(drift(job.tracked().steps, PLACE, 0, [1, 2, 3], 39), each, rtol=0.01)
 
 
+def test_the_number_of_a_step_costs_nothing() -> None:
+    """A program may begin at step 2,000,000,000; so may a damaged record."""
+    job, begin = moving(MIB).tracked().steps, 2_000_000_000
+    later = {**job, "step": np.asarray(job["step"]) + begin}
+    assert np.isclose(drift(later, PLACE, 0, [1, 2, 3], 39 + begin), MIB, rtol=0.01)
+
+
 def test_ranks_that_stay_together_have_none() -> None:
     assert drift(moving(0).tracked().steps, PLACE, 0, [1, 2, 3], 39) == 0.0
     assert drift(moving(MIB, steps=8).tracked().steps, PLACE, 0, [1, 2, 3], 7) == 0.0  # too few

@@ -270,3 +270,27 @@ def test_spans_travel() -> None:
 def test_what_is_no_pair_of_marks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="between takes two names"):
         AuditOptions(between=text)
+
+
+def test_ever_new_names_cost_as_much_as_a_few() -> None:
+    """Each look costs what is alive; eight names may be looked at in a second, whatever they are called."""
+    engine = Engine()
+    engine.malloc(0x1000, MIB, 20)
+    for number in range(100):
+        engine.mark(f"step {number}", after=SECOND // 50)
+    found = fold(engine.run).tracked(engine.run.processes).moments[0]  # type: ignore[arg-type]
+    # Two seconds: the first eight, then the oldest of them is forgotten for a new one each time that it is a second old.
+    assert found.left_out >= 100 - 3 * moments.MAX_NAMES
+    assert len(found.spans) + found.earlier <= 3 * moments.MAX_NAMES**2
+
+
+def test_a_time_that_is_damaged_ends_nothing() -> None:
+    engine = Engine()
+    engine.malloc(0x1000, MIB, 20)
+    now, engine.now = engine.now, (1 << 63) - 1
+    engine.mark("sleep", after=0)
+    engine.now = now
+    engine.mark("sleep")
+    engine.mark("wake_up")
+    found = fold(engine.run).tracked(engine.run.processes).moments[0]  # type: ignore[arg-type]
+    assert (len(found.spans), found.left_out) == (1, 0)
