@@ -70,7 +70,7 @@ from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
 from msmemscope.analysis.verdict.sites import SiteJudge
-from msmemscope.folds.segments import DRIVER_POOLS, Mappings, lay_out, segment_sites
+from msmemscope.folds.segments import DRIVER_POOLS, lay_out, segment_sites
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -143,26 +143,10 @@ def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
     if not any(one.kind in (LEAK, LEAK_CANDIDATE) for one in findings):
         return findings
     alive, mappings = tables.alive
-    segments = _segment_sites(alive, mappings, _reserved(tables.tracked))
+    if not alive:
+        return findings
+    segments = segment_sites(alive, lay_out(alive, mappings), _reserved(tables.tracked))
     return found(without_sites(tables.tracked, segments)) if segments else findings
-
-
-def _segment_sites(
-    alive: Mapping[str, Any], mappings: Mapping[int, Mappings], reserved: Mapping[tuple[int, int, int], int]
-) -> set[tuple[int, ...]]:
-    """Of all processes, one after the other: each looks at its own blocks alone. Those of a process lie together."""
-    process = np.asarray(alive.get("process", ()), np.int64)
-    if not len(process):
-        return set()
-    begins = np.r_[0, np.flatnonzero(process[1:] != process[:-1]) + 1]
-    found: set[tuple[int, ...]] = set()
-    of: dict[int, dict[tuple[int, int, int], int]] = defaultdict(dict)
-    for place, size in reserved.items():
-        of[place[0]][place] = size
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(process)], strict=True):
-        live = {name: column[begin:end] for name, column in alive.items()}
-        found |= segment_sites(live, lay_out(live, mappings), of[int(process[begin])])
-    return found
 
 
 def _reserved(tracked: Tracked) -> dict[tuple[int, int, int], int]:

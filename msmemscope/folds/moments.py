@@ -64,7 +64,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Moments:
-    """left_out: marks that came too soon after one of their name, or as one of too many names; earlier: spans before the latest MAX_SPANS."""
+    """left_out: marks that came too soon after one of their name, or as one of too many names; earlier: spans before
+    the latest MAX_SPANS."""
 
     spans: tuple[Span, ...] = ()
     left_out: int = 0

@@ -25,6 +25,7 @@ void ApiOrder::start(u32 tid, u32 framework) {
 void ApiOrder::end(u32 tid, u32 framework) {
     Open* open = find(tid, framework);
     if (open == nullptr || --open->depth != 0) return;
+    is_full_ = false;
     for (std::size_t family = 0; (open->mallocs | open->frees) >> family != 0; ++family) {
         State& state = states_[family];
         if ((open->mallocs >> family & 1) != 0) state.last_malloc = std::max(state.last_malloc, open->api[family]);
@@ -78,9 +79,11 @@ ApiOrder::Open* ApiOrder::obtain(u32 tid, u32 framework) {
     const u64 wanted = key(tid, framework);
     if (known_ != nullptr && known_key_ == wanted) return known_;
     if (threads_.size() >= kMaxThreads && threads_.find(wanted) == threads_.end()) {
+        if (is_full_) return nullptr;  // looked through, and none has ended since
         known_ = nullptr;
         for (auto at = threads_.begin(); at != threads_.end();) at = at->second.depth == 0 ? threads_.erase(at) : ++at;
-        if (threads_.size() >= kMaxThreads) return nullptr;
+        is_full_ = threads_.size() >= kMaxThreads;
+        if (is_full_) return nullptr;
     }
     known_ = &threads_[wanted];
     known_key_ = wanted;

@@ -74,6 +74,7 @@ public:
     void forget() noexcept {
         threads_.clear();
         known_ = nullptr;
+        is_full_ = false;
     }
 
 private:
@@ -103,6 +104,7 @@ private:
     std::unordered_map<u64, Open> threads_;
     u64 known_key_ = 0;  // of the latest that was asked for
     Open* known_ = nullptr;
+    bool is_full_ = false;  // kMaxThreads are inside an operator, as far as is known
     u32 operators_ = 0;
 };
 

@@ -139,10 +139,7 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
 }
 
 // Events are missing.
-void BlockTracker::lose_sight() {
-    inefficiency_.forget_operators();
-    for (const auto& pool : pools_) inefficiency_.forget(pool->needs, pool->blocks);
-}
+void BlockTracker::lose_sight() { inefficiency_.forget(); }
 
 void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome) {
     i64 size = events.size[row];

@@ -19,6 +19,7 @@ void Inefficiency::begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64
     }
     const ApiOrder::Moment moment = order_.malloc(family, block.tid);
     JudgedBlock& judged = blocks_[block.id];
+    judged.needs = &needs;
     judged.id = block.id;
     judged.size = block.size;
     judged.site = block.site;
@@ -92,6 +93,12 @@ u8 Inefficiency::end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid
     const u8 words = life.words;
     blocks_.erase(known);
     return words;
+}
+
+void Inefficiency::forget() {
+    order_.forget();
+    for (const auto& [id, judged] : blocks_) judged.needs->leave(judged);
+    blocks_ = {};  // clear() would go through as many buckets as there ever were blocks
 }
 
 u8 Inefficiency::lose(const Block& block, PoolNeeds& needs) {

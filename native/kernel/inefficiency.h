@@ -34,11 +34,9 @@ public:
         order_.start(tid, framework);
     }
     void end(u32 tid, u32 framework) { order_.end(tid, framework); }
-    // GAP, and recording that goes on or off: nothing is known to run, and the live blocks of each pool are lost.
-    void forget_operators() noexcept { order_.forget(); }
-    void forget(PoolNeeds& needs, const BlockMap& blocks) noexcept {
-        if (!blocks_.empty()) blocks.each([&](const Block& block) { lose(block, needs); });
-    }
+    // GAP, and recording that goes on or off: nothing is known to run, and the live blocks are lost. It costs what was
+    // judged since the last time: a ring that overflows has many gaps, and may have a million blocks.
+    void forget();
 
     // A block that begins. level: of its pool, with it.
     void begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level);

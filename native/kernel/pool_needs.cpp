@@ -10,11 +10,11 @@ void PoolNeeds::rise(i64 level, u64 api, u64 id, u32 step) noexcept {
     peak_id_ = id;
     peak_step_ = step;
     unjudged_at_peak_ = minus(level, judged_);
-    for (const u64 key : at_peak_) {
-        Row& row = rows_[key];
-        row.peak_blocks = 0;
-        row.peak_bytes = row.shared_bytes = 0;
-    }
+    for (const u64 key : at_peak_)
+        if (const auto row = rows_.find(key); row != rows_.end()) {
+            row->second.peak_blocks = 0;
+            row->second.peak_bytes = row->second.shared_bytes = 0;
+        }
     at_peak_.clear();
 }
 
@@ -58,20 +58,20 @@ void PoolNeeds::release(const JudgedBlock& block) noexcept {
     if (block.touched == operator_api_) operator_bytes_ = minus(operator_bytes_, block.size);
 }
 
-PoolNeeds::Row& PoolNeeds::row_of(Rows& rows, u32 site, u8 pattern) {
-    const auto known = rows.find(key(site, pattern));
-    if (known != rows.end()) return known->second;
-    return rows[rows.size() < kMaxNeedRows ? key(site, pattern) : key(kNoSite, pattern)];
+u64 PoolNeeds::key_in(const Rows& rows, u32 site, u8 pattern) noexcept {
+    const u64 own = key(site, pattern);
+    return rows.size() < kMaxNeedRows || rows.find(own) != rows.end() ? own : key(kNoSite, pattern);
 }
 
 void PoolNeeds::count_at_peak(const JudgedBlock& block, u8 pattern, u32 operators) {
-    Row& row = row_of(rows_, block.site, pattern);
+    const u64 place = key_in(rows_, block.site, pattern);
+    Row& row = rows_[place];
     row.peak_blocks += 1;
     row.peak_bytes = plus(row.peak_bytes, block.size);
     row.operators = std::max(row.operators, operators);
     row.first_step = std::min(row.first_step, block.step);
     row.last_step = std::max(row.last_step, block.step);
-    at_peak_.push_back(rows_.count(key(block.site, pattern)) != 0 ? key(block.site, pattern) : key(kNoSite, pattern));
+    at_peak_.push_back(place);
 }
 
 void PoolNeeds::show(const JudgedBlock& block, u8 pattern, u32 operators) {
@@ -93,12 +93,13 @@ u64 PoolNeeds::find_reuse(const JudgedBlock& block, u64 api, bool is_dead) {
     taker.site = other->site;
     taker.step = other->step;
     show(taker, redundant_allocation, 0);
-    Row& row = row_of(rows_, other->site, redundant_allocation);
+    const u64 place = key_in(rows_, other->site, redundant_allocation);
+    Row& row = rows_[place];
     row.partner = block.site;
     const bool is_there = other->id <= peak_id_ && (other->ended_api == 0 || peak_api_ < other->ended_api);
     if (is_there && holds_peak(block, block.touched, kNever)) {
         row.shared_bytes = plus(row.shared_bytes, block.size);
-        at_peak_.push_back(key(other->site, redundant_allocation));
+        at_peak_.push_back(place);
     }
     return other->id;
 }

@@ -34,8 +34,11 @@ namespace memscope::kernel {
 inline constexpr std::size_t kMaxNeedRows = 1u << 16;
 inline constexpr u32 kNoSite = ~u32{0};  // of rows for which there was no room
 
+class PoolNeeds;
+
 // A live block that is judged.
 struct JudgedBlock {
+    PoolNeeds* needs = nullptr;  // of its pool
     u64 id = 0;
     i64 size = 0;
     u32 site = 0, step = 0;
@@ -87,7 +90,9 @@ public:
 private:
     static constexpr u64 kNever = ~u64{0};  // the api that needs a block which nobody needs any more
     static u64 key(u32 site, u8 pattern) noexcept { return u64{site} << 8 | pattern; }
-    static Row& row_of(Rows& rows, u32 site, u8 pattern);
+    // Where there is room: else that of the sites that have none.
+    static u64 key_in(const Rows& rows, u32 site, u8 pattern) noexcept;
+    static Row& row_of(Rows& rows, u32 site, u8 pattern) { return rows[key_in(rows, site, pattern)]; }
     void rise(i64 level, u64 api, u64 id, u32 step) noexcept;
     // Whether the block was there at the peak, and the peak lies between two apis.
     bool holds_peak(const JudgedBlock& block, u64 from, u64 to) const noexcept {

@@ -1,4 +1,4 @@
-"""A few damaged values among good ones: every analysis says something or nothing, in the memory that it usually takes."""
+"""Damaged values among good ones: every analysis says something or nothing, in the memory that it usually takes."""
 
 from __future__ import annotations
 

@@ -287,3 +287,21 @@ def test_blocks_that_were_there_when_events_went_missing_are_not_judged(kind: Ki
 def test_without_operators_nothing_is_said() -> None:
     fold = fed([malloc(1, 1000, 1), malloc(2, 1000, 2), free(1, 1000)])
     assert not len(fold.tables().floors["pool"])
+
+
+def test_sites_without_a_row_of_their_own_are_forgotten_at_a_higher_peak_too() -> None:
+    """Beyond kMaxNeedRows rows what sites hold at the peak is in one row for each pattern."""
+    events = [Event(Kind.OP_START), Event(Kind.OP_END), malloc(1, 512, 1), access(1, 512)]
+    for number in range(2, (1 << 15) + 2):  # each is redundant, and freed late: two rows
+        events += [malloc(number, 512, number), access(number, 512), free(number - 1, 512)]
+    last = (1 << 15) + 1
+    big, beyond = 1 << 20, [last + 1, last + 2]
+    for number in beyond:
+        events += [malloc(number, big, number), access(number, big)]
+    shared = fed([*events, free(beyond[0], big)]).tables().inefficiencies
+    assert shared["shared_bytes"].sum() == big
+    assert shared["stack_py"][shared["shared_bytes"] > 0].tolist() == [0]
+    higher = [*events, free(beyond[0], big), malloc(last + 3, 8 * big, last + 3)]
+    rows = fed(higher).tables().inefficiencies
+    assert rows["shared_bytes"].sum() == 0
+    assert len(rows["pool"]) <= (1 << 16) + len(PATTERNS)

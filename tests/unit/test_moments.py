@@ -279,7 +279,7 @@ def test_ever_new_names_cost_as_much_as_a_few() -> None:
     for number in range(100):
         engine.mark(f"step {number}", after=SECOND // 50)
     found = fold(engine.run).tracked(engine.run.processes).moments[0]  # type: ignore[arg-type]
-    # Two seconds: the first eight, then the oldest of them is forgotten for a new one each time that it is a second old.
+    # Two seconds: the first eight, then a new one each time that the oldest of them is a second old.
     assert found.left_out >= 100 - 3 * moments.MAX_NAMES
     assert len(found.spans) + found.earlier <= 3 * moments.MAX_NAMES**2
 
