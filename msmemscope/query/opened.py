@@ -88,7 +88,7 @@ class OpenedRun:
         if analysis:
             table = table.filter(pc.equal(table["analysis"], analysis))
         if rank is not None:
-            table = table.filter(pa.array([rank in ranks for ranks in table["ranks"].to_pylist()], pa.bool_()))
+            table = table.filter(pa.array([rank in (ranks or ()) for ranks in table["ranks"].to_pylist()], pa.bool_()))
         return table
 
     def leaks(self) -> pa.Table:
@@ -300,13 +300,20 @@ def _read(path: Path) -> pa.Table:
 _TEXTS = ("ranks", "host", "scope", "device", "pool", "file", "function", "owner", "kind", "when", "process")
 
 
+_MOST_COLUMNS = 256
+
+
 def _read_csv(source: Path | io.BytesIO) -> pa.Table:
     types = pa_csv.ConvertOptions(column_types=dict.fromkeys(_TEXTS, pa.string()), strings_can_be_null=True)
     lines = pa_csv.ParseOptions(newlines_in_values=True)
     try:
-        return pa_csv.read_csv(source, parse_options=lines, convert_options=types)
+        table = pa_csv.read_csv(source, parse_options=lines, convert_options=types)
     except Bad as error:
         raise RunError(f"{source} cannot be read ({error}): msmemscope analyze writes it anew") from None
+    names = {name.lower() for name in table.column_names}
+    if len(names) < table.num_columns or table.num_columns > _MOST_COLUMNS:  # DuckDB takes minutes over thousands
+        raise RunError(f"{source} has columns of one name, or too many: msmemscope analyze writes it anew")
+    return table
 
 
 def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
@@ -315,8 +322,11 @@ def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
             continue
         if name not in table.column_names:
             raise UsageError(f"the table has no column {name!r}; there are {', '.join(table.column_names)}")
-        column = table[name] if isinstance(value, str) else table[name].cast(pa.int64())  # null where all are empty
-        table = table.filter(pc.equal(column, value))
+        try:
+            column = table[name].cast(pa.string() if isinstance(value, str) else pa.int64())  # null where all are empty
+            table = table.filter(pc.equal(column, value))
+        except (*Bad, KeyError) as error:  # a file of somebody else's, in which the column is of another kind
+            raise RunError(f"column {name} cannot be compared with {value!r} ({error})") from None
     return table
 
 

@@ -1,12 +1,17 @@
 """SQL over a run: DuckDB, which reads of the files what a query needs.
 
-In: a query. Out: its result. Views lie over the files of the run; nothing is written.
+In: a query. Out: its result. Views lie over the files of the run, and a query sees nothing else: queries are passed
+on like runs, so it opens no other file, writes none and fetches no extension. What a large one spills lies in a
+temporary directory that is gone afterwards.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from msmemscope.analysis.live_lines import line_of
-from msmemscope.errors import UsageError
+from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.report.block_table import BLOCK_SCHEMA
 from msmemscope.tables.run import Run
 from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA
@@ -37,21 +42,37 @@ def ask(opened: OpenedRun, run: Run, query: str) -> pa.Table:
         duckdb = importlib.import_module("duckdb")
     except ImportError:
         raise UsageError(f"sql() needs DuckDB, which is not installed: {EXTRA}") from None
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET python_enable_replacements = false")  # names are of the run, not of whoever calls
-        derived = [name for name in opened.tables if name not in TABLES]
-        for name in (*TABLES, *derived):
-            if re.search(rf"\b{name}\b", query, re.IGNORECASE):
-                connection.register(name if name not in _DEFINITIONS else f"{name}_", _table(name, opened, run))
-                if name in _DEFINITIONS:  # one may stand in several parts
-                    connection.execute(f"CREATE VIEW {name} AS SELECT DISTINCT ON (id) * FROM {name}_")
+    if not isinstance(query, str):
+        raise UsageError(f"sql() takes a text; got {type(query).__name__}")
+    derived = [name for name in opened.tables if name.lower() not in TABLES]  # names are alike in any case
+    with _closed_in(duckdb) as connection:
         try:
+            for name in (*TABLES, *derived):
+                if re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                    connection.register(name if name not in _DEFINITIONS else f"{name}_", _table(name, opened, run))
+                    if name in _DEFINITIONS:  # one may stand in several parts
+                        connection.execute(f"CREATE VIEW {name} AS SELECT DISTINCT ON (id) * FROM {name}_")
             found = connection.sql(query)
             if found is None:
                 raise UsageError("sql() takes a query that has a result")
             return found.to_arrow_table()
         except duckdb.Error as error:
             raise UsageError(f"{str(error).strip()}; tables: {', '.join((*TABLES, *derived))}") from None
+
+
+@contextmanager
+def _closed_in(duckdb: Any) -> Iterator[Any]:
+    """A connection that reaches nothing but what is registered."""
+    try:
+        place = tempfile.TemporaryDirectory(prefix="msmemscope-sql-")
+    except OSError as error:
+        raise MemscopeError(f"sql() has no temporary directory ({error.strerror}): set TMPDIR") from None
+    with place as directory, duckdb.connect(":memory:") as connection:
+        connection.execute("SET python_enable_replacements = false")  # names are of the run, not of whoever calls
+        connection.execute("SET temp_directory = ?", [directory])
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        yield connection
 
 
 def _table(name: str, opened: OpenedRun, run: Run) -> Any:

@@ -236,6 +236,47 @@ def test_a_wrong_query_is_told_with_the_tables(whole: OpenedRun) -> None:
     assert mine.num_rows
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO '{place}/copied.csv'",
+        "ATTACH '{place}/other.db' AS other; CREATE TABLE other.x AS SELECT 1; SELECT 1",
+        "EXPORT DATABASE '{place}/exported'",
+        "SELECT * FROM read_text('{place}/secret')",
+        "SELECT * FROM '{place}/secret.csv'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true; SELECT * FROM read_text('{place}/secret')",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_run(whole: OpenedRun, tmp_path: Path, query: str) -> None:
+    pytest.importorskip("duckdb")
+    for name in ("secret", "secret.csv"):
+        (tmp_path / name).write_text("a\n1\n")
+    with pytest.raises(UsageError, match="tables: events"):
+        whole.sql(query.format(place=tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "secret.csv"]
+
+
+def test_a_file_of_cluster_that_says_other_things_is_told(whole: OpenedRun, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path / "run")
+    other = msmemscope.open_run(tmp_path / "run")
+    path = other.path / "cluster" / "decompose.csv"
+    head = path.read_text().splitlines()[0]
+    columns = len(head.split(","))
+    for rows in (["x"], ["9" * 40], ["1.5"], ["nan", "1e308"]):
+        path.write_text("\n".join([head, *(",".join([cell] * columns) for cell in rows)]) + "\n")
+        with pytest.raises(RunError, match="column rank"):
+            other.owners(rank=0)
+    for names in ([head, "Rank"], [f"c{n}" for n in range(20_000)]):  # DuckDB knows no case, and takes minutes
+        path.write_text(",".join(names) + "\n")
+        for read in (other.owners, lambda: other.sql("SELECT * FROM decompose")):
+            with pytest.raises(RunError, match=r"decompose\.csv has columns"):
+                read()
+    (path.parent / "Events.csv").write_text("kind\n1\n")  # none that hides a table of the run
+    pytest.importorskip("duckdb")
+    assert other.sql("SELECT count(*) AS n FROM events").to_pylist()[0]["n"] > 1
+
+
 def test_without_duckdb_the_extra_is_named(whole: OpenedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(UsageError, match=r"pip install 'msmemscope\[sql\]'"):
