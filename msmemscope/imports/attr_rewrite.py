@@ -13,7 +13,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,10 @@ Words = Mapping[tuple[int, int], str]
 """By process and ID of a MALLOC row."""
 
 _IN_CSV = re.compile(rb",?\binefficient_type:[a-z_]*(,(early_allocation|late_deallocation|temporary_idleness))*")
-_CELL = re.compile(rb'(?:"(?:[^"]|"(?!,|\r?\n|\Z))*"|[^,\r\n]*)(?:,|\r?\n|\Z)')
+_CLOSING = re.compile(rb'"(?=,|\r?\n|\Z)')
+_COMMA_OR_END = re.compile(rb",|\r?\n|\Z")
+_MOST_DIGITS = 19
+_QUOTE = ord('"')
 
 
 def rewrite(path: Path, target: Path, words: Words) -> None:
@@ -89,18 +92,18 @@ class _Columns:
 
 def _rewritten(line: bytes, columns: _Columns, words: Words) -> tuple[bytes, bool]:
     """The line, and whether it has a word now."""
-    cells = [found.group().rstrip(b",\r\n").strip().strip(b'"') for found in _CELL.finditer(line)]
+    cells = [cell.strip().strip(b'"') for cell in _cells(line)]
     begin = line.find(b"{")
     end = line.find(b"}", begin)
     if begin < 0 or end < 0 or len(cells) <= columns.event or cells[columns.event] != b"MALLOC":
         return line, False
     # A Name that is not quoted may hold commas.
     for shift in range(len(cells) - max(columns.pid, columns.time)):
-        if cells[columns.time + shift].isdigit() and cells[columns.pid + shift].isdigit():
+        if cells[columns.time + shift].isdigit() and _is_id(cells[columns.pid + shift]):
             break
     else:
         return line, False
-    if not cells[columns.id].isdigit():
+    if not _is_id(cells[columns.id]):
         return line, False
     word = words.get((int(cells[columns.pid + shift]), int(cells[columns.id])), "")
     attr = _IN_CSV.sub(b"", line[begin + 1 : end]).lstrip(b",")
@@ -109,12 +112,36 @@ def _rewritten(line: bytes, columns: _Columns, words: Words) -> tuple[bytes, boo
     return line[: begin + 1] + attr + line[end:], bool(word)
 
 
+def _cells(line: bytes) -> Iterator[bytes]:
+    """A quote ends a cell only before a comma or the end of the line. Each byte is looked at a few times at most,
+    whatever the line holds: where one quote finds no end, none behind it does."""
+    at, may_be_quoted = 0, True
+    while at < len(line):
+        begin = at
+        if may_be_quoted and line[at] == _QUOTE:
+            closing = _CLOSING.search(line, at + 1)
+            may_be_quoted = closing is not None
+            at = at if closing is None else closing.end()
+        end = _COMMA_OR_END.search(line, at)
+        assert end is not None
+        yield line[begin : end.start()]
+        at = max(end.end(), begin + 1)
+
+
+def _is_id(cell: bytes) -> bool:
+    return cell.isdigit() and len(cell) <= _MOST_DIGITS
+
+
 def _rewrite_db(path: Path, made: Path, words: Words) -> None:
     place = f"file:{quote(str(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(made)) as copy:
         source.backup(copy)
     with closing(sqlite3.connect(made)) as copy, copy:
         copy.execute("PRAGMA trusted_schema=OFF")
+        # Not all text is UTF-8: what is not stays as it is.
+        copy.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        if copy.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger'").fetchone():
+            raise ValueError("it has triggers, which are never run: it is no memscope_dump file")
         tables = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         table = next(name for name in TABLES if name in tables)
         rows = copy.execute(f"SELECT rowid, ID, \"Process Id\", Attr FROM {table} WHERE Event = 'MALLOC'")
@@ -135,14 +162,16 @@ def _is_number(value: object) -> bool:
 
 
 def _with_word(attr: str, word: str) -> str | None:
-    """None: it is no JSON, and stays as it is."""
+    """None: it is no JSON in UTF-8, and stays as it is."""
     try:
+        attr.encode()
         pairs = json.loads(attr)
-    except ValueError:
+        if not isinstance(pairs, dict):
+            return None
+        pairs.pop(KEY, None)
+        if word:
+            pairs[KEY] = word
+        # An escape may stand for what UTF-8 cannot say.
+        return json.dumps(pairs, ensure_ascii="\\u" in attr, separators=(",", ":"))
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(pairs, dict):
-        return None
-    pairs.pop(KEY, None)
-    if word:
-        pairs[KEY] = word
-    return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))

@@ -22,7 +22,8 @@ from msmemscope.errors import InputError
 TABLES = ("memscope_dump", "leaks_dump")  # the second: as upstream called it before
 _NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)$")
 _PIECE_BYTES = 1 << 20
-_ROWS = 1 << 14
+_ROWS = 1 << 8  # rows may be large
+_GENERATED = (2, 3)  # in the column `hidden` of PRAGMA table_xinfo
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def _read_db(path: Path, reader: UpstreamReader) -> bool:
         table = next((name for name in TABLES if name.encode() in made), None)
         if table is None or b"VIRTUAL" in bytes(made[table.encode()] or b"")[:20].upper():
             raise InputError(f"{path}: it is a database, but has no table {TABLES[0]}: it is no memscope_dump file")
+        columns = database.execute(f"PRAGMA table_xinfo({table})").fetchall()
+        if any(column[-1] in _GENERATED for column in columns):  # a few bytes of a file could be GiB of cells
+            raise InputError(f"{path}: columns of its table {table} are generated: it is no memscope_dump file")
         rows = database.execute(f"SELECT * FROM {table}")
         if not reader.header([column[0] for column in rows.description]):
             return False

@@ -197,3 +197,43 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, text
         check_inefficient(str(path), in_place=True)
     assert path.read_text() == text
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_text_that_is_no_utf8_and_attr_that_is_no_json_stay_as_they_are(tmp_path: Path) -> None:
+    events = only_cards(3, 150)
+    path = write_db(tmp_path / "memscope_dump_1.db", rows_of(events))
+    odd = {9001: b"{\xff", 9002: b'{"inefficient_type":' + b"[" * 100_000, 9003: b'{"inefficient_type":"\\ud800'}
+    with closing(sqlite3.connect(path)) as database, database:
+        for id, attr in odd.items():
+            database.execute(
+                "INSERT INTO memscope_dump(ID, Event, \"Process Id\", Attr) VALUES (?, 'MALLOC', ?, CAST(? AS TEXT))",
+                (id, PID, attr),
+            )
+    found = check_inefficient(str(path), idle_threshold=5)
+    assert {one.id: ",".join(one.patterns) for one in found} == expected(events, 5)
+    with closing(sqlite3.connect(tmp_path / "memscope_dump_1.inefficient.db")) as database:
+        kept = dict(database.execute("SELECT CAST(ID AS INTEGER), CAST(Attr AS BLOB) FROM memscope_dump").fetchall())
+    assert {id: kept[id] for id in odd} == odd
+
+
+def test_a_database_that_would_run_or_grow_is_refused(tmp_path: Path) -> None:
+    """A trigger would work on each row that is marked; a generated column makes GiB of a few bytes."""
+    events = only_cards(3, 150)
+    path = write_db(tmp_path / "memscope_dump_1.db", rows_of(events))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TRIGGER t AFTER UPDATE ON memscope_dump BEGIN DELETE FROM other; END")
+    with pytest.raises(InputError, match=r"memscope_dump_1\.db: it has triggers"):
+        check_inefficient(str(path), in_place=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TRIGGER t")
+        database.execute("ALTER TABLE memscope_dump ADD COLUMN more AS (hex(zeroblob(400000000)))")
+    with pytest.raises(InputError, match=r"memscope_dump_1\.db: columns .* are generated"):
+        check_inefficient(str(path), in_place=True)
+
+
+def test_a_row_of_nothing_but_open_quotes_costs_no_more_than_others(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "memscope_dump_1.csv", rows_of(only_cards(3, 150)))
+    row = '7777,MALLOC,"inefficient_type:' + '"a,' * 1_000_000  # looked at once for each quote: hours
+    path.write_text(path.read_text() + row + "\n")
+    assert check_inefficient(str(path), idle_threshold=5)
+    assert row in (tmp_path / "memscope_dump_1.inefficient.csv").read_text()
