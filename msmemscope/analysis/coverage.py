@@ -45,7 +45,6 @@ _SCATTER = 4.0  # growth beyond so many times the median distance from the line
 _STEP_COLUMNS = ("process", "device_type", "device", "pool", "step", "start_ts", "end_ts", "end_bytes", "allocs")
 _LOOKS_NS = 100_000_000  # between two looks of the agent
 _SECOND_NS = 1_000_000_000
-_MOST_SECONDS = 1 << 22  # of a process without steps that are looked at: 48 days, or a damaged time
 _MINUTE_S = 60.0
 
 HEAP = "heap"
@@ -162,11 +161,12 @@ def _of_process(
         enough = len(judged) >= FEWEST_STEPS
     else:
         start = int(rows["start_ts"].min(initial=begin))
-        seconds = min(max(heard) // _SECOND_NS - start // _SECOND_NS, _MOST_SECONDS)
-        ends = start + _SECOND_NS * np.arange(1, seconds, dtype=np.int64)
-        levels = _by_windows(tracked, member, windows, len(ends))
-        x, per, least = np.arange(1, len(ends) + 1) / _MINUTE_S, "minute", float(LEAST_PER_MINUTE)
-        time, enough = 0, len(ends) >= FEWEST_SECONDS
+        seconds = max(max(heard) // _SECOND_NS - start // _SECOND_NS - 1, 0)
+        second = 1 + _spread(seconds)  # a clock that jumped, or a service of years, has billions
+        ends = start + _SECOND_NS * second
+        levels = _by_windows(tracked, member, windows, second)
+        x, per, least = second / _MINUTE_S, "minute", float(LEAST_PER_MINUTE)
+        time, enough = 0, seconds >= FEWEST_SECONDS
     made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
     known = samples if enough else None
     figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
@@ -207,10 +207,10 @@ def _recorded(rows: Mapping[str, _Ints], judged: _Ints) -> _Floats:
     return total
 
 
-def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, seconds: int) -> _Floats:
-    """The same at the ends of the seconds of a process that makes no steps."""
-    if sums is None or not seconds:
-        return np.zeros(seconds)
+def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, second: _Ints) -> _Floats:
+    """The same at the ends of seconds, of which the first is 1, of a process that makes no steps."""
+    if sums is None or not len(second):
+        return np.zeros(len(second))
     sites = np.flatnonzero(np.asarray(tracked.sites["process"]) == member)
     host = np.asarray(tracked.sites["device_type"])[sites] == DeviceType.CPU
     rows = {name: np.asarray(column).astype(np.int64) for name, column in sums.rows.items()}
@@ -221,8 +221,12 @@ def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, seconds: i
     np.add.at(changes, rows["cell"], each)
     np.add.at(changes, rows["cell"] + rows["cells"], -each)
     levels = np.cumsum(np.cumsum(changes))
-    second = np.arange(1, seconds + 1)  # the first one is 1
     return np.asarray(levels[np.clip((second + 1) // sums.stride - 1, 0, len(levels) - 1)])
+
+
+def _spread(length: int) -> _Ints:
+    """Of so many points those that are looked at, first and last among them."""
+    return np.unique(np.linspace(0, max(length - 1, 0), min(length, 2 * _POINTS)).round().astype(np.int64))
 
 
 def _grow(
@@ -232,7 +236,7 @@ def _grow(
     nothing = dict.fromkeys(("rss_growth", "shared_growth", "recorded_growth", "grown_bytes", "explained"))
     if samples is None or not len(x):
         return {"samples": 0, **nothing, "cause": ""}
-    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), 2 * _POINTS)).round().astype(np.int64))
+    chosen = _spread(len(x))
     at = np.searchsorted(samples.ts, times[chosen], side="right") - 1
     chosen, at = chosen[at >= 0], at[at >= 0]
     seen = len(np.unique(at))

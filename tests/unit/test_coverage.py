@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_a_process_without_steps_is_looked_at_by_time() -> None:
     grows = "RSS grows 60 MiB per minute; recorded blocks explain 0 %: numpy, C++ or Python heap"
     assert grows in plain_text(analyse(server(0)))
     assert "recorded blocks explain" not in plain_text(analyse(server(MIB)))
+
+
+def test_a_clock_that_jumps_costs_no_memory() -> None:
+    """Three years of seconds lie between two events, as in files whose times somebody changed."""
+    run = FakeRun([process(1, rank=None)], batch_rows=500)
+    for second in (1, 10**8):
+        run.malloc(second * SECOND, second, 4096)
+        run.sample(second * SECOND, "cpu", used=1, total=2, rss=BASE)
+    tracemalloc.start()
+    try:
+        made = analyse(run)
+        assert tracemalloc.get_traced_memory()[1] < 100 * MIB
+    finally:
+        tracemalloc.stop()
+    assert coverage_of(made)[0].per == "minute"
 
 
 def test_time_without_steps_is_told() -> None:
