@@ -8,6 +8,8 @@ out, never guessed.
     LIMIT           the process may not map as much (RLIMIT_AS), or its control group is full
     LEAK            it did not fit into what was free, and with what has leaked it would have
     FRAGMENTED      the pool has as many free bytes in its segments, but not in one piece
+    REFUSED         the device has as many bytes free, and a tenth of it more, of which the request is no half: a limit
+                    of the pool, or what the driver does not say
     NEIGHBOUR       others hold a tenth of the device or more
     LARGE_REQUEST   the request takes more than half of the device
     FULL            nothing of all that: what is alive takes the device
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
 
 TOO_LARGE, LIMIT, LEAK, FRAGMENTED = "too_large", "limit", "leak", "fragmented"
-NEIGHBOUR, LARGE_REQUEST, FULL = "neighbour", "large_request", "full"
+REFUSED, NEIGHBOUR, LARGE_REQUEST, FULL = "refused", "neighbour", "large_request", "full"
 
 _CONFIGURATION: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 _MUCH = 10  # a device has so many times what others may hold on it without a word: contexts, libraries
@@ -60,11 +62,14 @@ class Facts:
     others_at_first: int | None = None
     device_free: int | None = None
     """As the driver itself said at the failure; a sample may be too old to say what was free."""
+    own: int = 0
+    """Bytes of the device that are the process's: what it has of the driver, as it was recorded or sampled, at least
+    what its pools say they have."""
 
 
 def cause_of(incident: Incident, facts: Facts) -> Cause:
     """The first that applies."""
-    for look in (_too_large, _limit, _leak, _fragmented, _neighbour, _large_request):
+    for look in (_too_large, _limit, _leak, _fragmented, _refused, _neighbour, _large_request):
         found = look(incident, facts)
         if found is not None:
             return found
@@ -139,6 +144,21 @@ def _fragmented(incident: Incident, facts: Facts) -> Cause | None:
         f"The pool is fragmented: {free} of it are free{piece}{cure}.",
         figures,
     )
+
+
+def _refused(incident: Incident, facts: Facts) -> Cause | None:
+    free, by = facts.device_free, "the driver"
+    if free is None and facts.use.total and facts.others is not None:
+        free, by = facts.use.total - facts.others - facts.own, "the pool"  # the driver was not asked, or not heard
+    # Of less a driver may keep back what it calls free; for more than half of a card its pieces may be too small.
+    total = facts.use.total or 0
+    if free is None or _MUCH * (free - incident.asked) < total or 2 * incident.asked > total:
+        return None
+    what = f"{format_bytes(free)} of the device were free"
+    advice = (
+        f"{what[0].upper()}{what[1:]}: look for a limit of the pool (set_per_process_memory_fraction) or of the card."
+    )
+    return Cause(REFUSED, f"{by} refused it though {what}", advice, {"device_free": free})
 
 
 def _neighbour(_incident: Incident, facts: Facts) -> Cause | None:

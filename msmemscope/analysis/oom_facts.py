@@ -47,7 +47,9 @@ def scene_of(tables: Tables, one: Failed, lines: int) -> Scene:
     sampled = tables.usage.at(incident.ring, device, incident.first.ts)
     use = _use(incident, sampled)
     alive = tuple(alive_by_line(incident.alive, incident.device_type, tables.stack))
-    pools, others = _pools(incident), _others(incident, use)
+    pools = _pools(incident)
+    own = max(incident.driver_bytes, use.process_used or 0, sum(pool["reserved"] or 0 for pool in pools))
+    others = _others(incident, use, own)
     exact = incident.device_use
     facts = Facts(
         subject=tables.tracked.subjects.of(one.process),
@@ -58,6 +60,7 @@ def scene_of(tables: Tables, one: Failed, lines: int) -> Scene:
         others=others,
         others_at_first=_others_at_first(tables.usage.first(incident.ring, device)),
         device_free=exact[1] - exact[0] if exact is not None else None,
+        own=own,
     )
     return Scene(alive, _owners(tables, one, incident, lines), pools, use, others, cause_of(incident, facts))
 
@@ -99,12 +102,12 @@ def _use(incident: Incident, sampled: DeviceUse) -> DeviceUse:
     return sampled
 
 
-def _others(incident: Incident, use: DeviceUse) -> int | None:
-    """Bytes of the device that are not this process's."""
+def _others(incident: Incident, use: DeviceUse, own: int) -> int | None:
+    """Bytes of the device that are not this process's; of a sample what were not its own when it was taken."""
     if use.used is None or incident.device_type == DeviceType.CPU:
         return None
-    own = max(incident.driver_bytes, use.process_used or 0)
-    return max(use.used - own, 0)
+    is_sampled = not any(one.pool in _DRIVERS and one.used >= 0 for one in incident.failures)
+    return max(use.used - (use.process_used if is_sampled and use.process_used is not None else own), 0)
 
 
 def _others_at_first(first: DeviceUse) -> int | None:

@@ -166,6 +166,38 @@ def a_neighbour_came_meanwhile(job: Script) -> None:
     rank.fail(8 * GIB, ASKS, code=200_000, name="NPUCachingAllocator")
 
 
+@fault("oom", out((0,), 4 * GIB, evidence={"cause.name": "refused", "cause.device_free": 33 * GIB - 256 * MIB}))
+def a_pool_that_may_have_half_of_the_card(job: Script) -> None:
+    """set_per_process_memory_fraction(): nobody asks the driver, and others have 1 GiB. What the process took since it
+    was measured is its own."""
+    rank = job.rank()
+    for _ in range(30):
+        segment = rank.segment(GIB, place("model.py:12 build"))
+        rank.alloc(GIB, place("model.py:12 build"), ptr=segment.ptr)
+    rank.sample("npu:0", used=31 * GIB, total=64 * GIB, process_used=30 * GIB)
+    for _ in range(14):
+        rank.step()
+    rank.segment(256 * MIB, place("model.py:12 build"))
+    rank.fail(4 * GIB, ASKS, code=200_000, name="NPUCachingAllocator")
+
+
+@fault("oom", out((0,), 2 * GIB, evidence={"cause.name": "refused", "cause.device_free": 13 * GIB}))
+def a_driver_that_refuses_though_much_is_free(job: Script) -> None:
+    rank = job.rank()
+    train(rank, ends=False)
+    fails(rank, 2 * GIB, used=51 * GIB)
+
+
+@fault("oom", out((0,), 8 * GIB, evidence={"cause.name": "full", "others_bytes": 2 * GIB}))
+def a_pool_from_before_the_recording_is_no_neighbour(job: Script) -> None:
+    """None of its segments was seen; it says itself what it has."""
+    rank = job.rank()
+    rank.alloc(58 * GIB, place("model.py:12 build"), reserved=60 * GIB)
+    for _ in range(14):
+        rank.step()
+    fails(rank, 8 * GIB, used=62 * GIB)
+
+
 @fault("oom", caused(0, 4 * GIB, "cause: the process may map 3.0 GiB in all (RLIMIT_AS)"))
 def a_limit_of_the_process(job: Script) -> None:
     rank = job.rank(device="cpu")
