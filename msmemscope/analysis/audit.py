@@ -25,7 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
 from msmemscope.analysis.findings import (
@@ -43,8 +46,12 @@ from msmemscope.analysis.owners import owner_texts
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from msmemscope.analysis.subjects import Subject
     from msmemscope.folds.moments import Moments, Span
+
+    _PlaceOf = Callable[[int, int], tuple[str, int, str, bool]]  # stacks -> file, line, function, whether it is native
 
 SURVIVED, GAVE_BACK = "survived", "gave_back"
 COLUMNS = (
@@ -157,7 +164,9 @@ class _Audited:
 
 def judge(tables: Tables, options: AuditOptions) -> list[Finding]:
     """A finding for ranks and one for other programs of which too much survived; else a note."""
-    audited = [one for one in (_audited(tables, n, some, options) for n, some in tables.tracked.moments.items()) if one]
+    place_of_stacks = cache(partial(_place_of_stacks, tables))  # ranks have their lines in common
+    several = (_audited(tables, n, some, options, place_of_stacks) for n, some in tables.tracked.moments.items())
+    audited = [one for one in several if one]
     found = []
     for of_ranks in (True, False):
         here = [one for one in audited if (one.subject.rank is not None) == of_ranks]
@@ -167,7 +176,9 @@ def judge(tables: Tables, options: AuditOptions) -> list[Finding]:
     return sorted(found, key=lambda one: (one.is_note, -one.bytes))
 
 
-def _audited(tables: Tables, number: int, moments: Moments, options: AuditOptions) -> _Audited | None:
+def _audited(
+    tables: Tables, number: int, moments: Moments, options: AuditOptions, place_of_stacks: _PlaceOf
+) -> _Audited | None:
     first, second = options.marks
     spans = [one for one in moments.spans if (tables.text(one.first_name), tables.text(one.name)) == (first, second)]
     subject = tables.tracked.subjects.of(number)
@@ -175,21 +186,34 @@ def _audited(tables: Tables, number: int, moments: Moments, options: AuditOption
         return None
     owners = tables.tracked.owners.get(number)
     texts = owner_texts(owners.owners, tables.text) if owners is not None else {}
-    made = [
-        _Audited(number, subject, span, _lines(tables, span, texts, options.meant), len(spans), moments)
-        for span in spans
-    ]
-    return max(made, key=lambda one: (one.kept, one.span.ts))
+    meant = [owner for owner, text in texts.items() if _is_meant(text, options.meant)]
+    span = max(spans, key=lambda one: (_kept(one, meant), one.ts))
+    lines = _lines(span, texts, options.meant, place_of_stacks)
+    return _Audited(number, subject, span, lines, len(spans), moments)
 
 
-def _lines(tables: Tables, span: Span, texts: Mapping[int, str], meant: frozenset[str]) -> tuple[_Line, ...]:
+def _kept(span: Span, meant: Sequence[int]) -> int:
+    """Bytes on cards that are of none of these owners, as _Audited.kept of its lines."""
+    rows = span.rows
+    counted = (rows["device_type"] != DeviceType.CPU) & ~np.isin(rows["owner"], np.array(meant, np.uint64))
+    return int(rows["kept_bytes"][counted].sum())
+
+
+def _is_meant(owner: str, meant: frozenset[str]) -> bool:
+    return not meant.isdisjoint(owner.split("@"))
+
+
+def _place_of_stacks(tables: Tables, python: int, native: int) -> tuple[str, int, str, bool]:
+    frame = line_of(tuple(tables.stack(python) or tables.stack(native)))
+    return (frame.file, frame.line, frame.function, frame.kind == "native") if frame else ("", 0, "", False)
+
+
+def _lines(span: Span, texts: Mapping[int, str], meant: frozenset[str], place_of_stacks: _PlaceOf) -> tuple[_Line, ...]:
     rows = span.rows
     sums: dict[tuple[Any, ...], dict[str, int]] = {}
     columns = (rows[name].tolist() for name in ("device_type", "device", "pool", "stack_py", "stack_c", "owner"))
     for at, (device_type, device, pool, python, native, owner) in enumerate(zip(*columns, strict=True)):
-        frame = line_of(tuple(tables.stack(python) or tables.stack(native)))
-        place = (frame.file, frame.line, frame.function, frame.kind == "native") if frame else ("", 0, "", False)
-        key = (device_type, device, pool, texts.get(owner, ""), *place)
+        key = (device_type, device, pool, texts.get(owner, ""), *place_of_stacks(python, native))
         of_line = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
         for name in _SUMS:
             of_line[name] += int(rows[name][at])
@@ -204,7 +228,7 @@ def _lines(tables: Tables, span: Span, texts: Mapping[int, str], meant: frozense
             function,
             is_native,
             of_line,
-            not meant.isdisjoint(owner.split("@")),
+            _is_meant(owner, meant),
         )
         for (device_type, device, pool, owner, file, line, function, is_native), of_line in sums.items()
     ]

@@ -133,10 +133,14 @@ def warm_up_end(step: npt.NDArray[np.int64], peaks: npt.NDArray[np.int64]) -> in
     room = max(SPREADS * float(np.median(np.abs(late - middle))), ALIKE * middle)
     if steady_slope(step, peaks) > 0:
         return None
-    for at in range(len(peaks)):
-        if abs(float(np.median(peaks[at : at + 3])) - middle) <= room and abs(float(peaks[at]) - middle) <= room:
-            return int(step[at]) - 1
-    return None
+    values = peaks.astype(np.float64)
+    medians = values.copy()  # of each and the next two, as far as there are
+    if len(values) > 1:
+        medians[-2] = values[-2:].mean()
+    if len(values) > 2:
+        medians[:-2] = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+    alike = np.flatnonzero((np.abs(medians - middle) <= room) & (np.abs(values - middle) <= room))
+    return int(step[alike[0]]) - 1 if len(alike) else None
 
 
 def _told(tables: Tables, place: tuple[int, str, str]) -> float:

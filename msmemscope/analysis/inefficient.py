@@ -20,9 +20,12 @@ evidence:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
 from msmemscope.analysis.findings import (
@@ -123,9 +126,15 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
     """Largest first."""
     lines: dict[_Line, dict[int, _Use]] = defaultdict(dict)
     stacks: dict[_Line, tuple[tuple[Frame, ...], int]] = {}
+    frames: dict[Frame | None, int] = {}
+
+    @cache
+    def frame_number(python: int, native: int) -> int:
+        return frames.setdefault(line_of(tuple(tables.stack(python) or tables.stack(native))), len(frames))
+
     for number, process in tables.tracked.needs.items():
         pools = dict(_pools(process.floors))
-        for row in _rows(process.rows):
+        for row in _rows(_large(process.rows, frame_number, options.min_bytes)):
             pattern = NAMES[row["pattern"]]
             stack = tuple(tables.stack(row["stack_py"]) or tables.stack(row["stack_c"]))
             of_ranks = tables.tracked.processes[number].rank is not None
@@ -139,6 +148,19 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
         if told and line.pattern in options.types:
             found.append(_finding(tables, line, told, *stacks[line]))
     return sorted(found, key=lambda one: (-one.saving_bytes, -one.bytes, one.file, one.line, one.ranks))
+
+
+def _large(rows: Table, frame_number: Callable[[int, int], int], least: int) -> Table:
+    """Rows of the lines of one process that hold so many bytes in vain: of thousands those that may be told."""
+    stacks = zip(rows["stack_py"].tolist(), rows["stack_c"].tolist(), strict=True)
+    key = np.fromiter((frame_number(*one) for one in stacks), np.int64, len(rows["pool"]))
+    for name in ("device_type", "pool", "pattern"):
+        key = key << 8 | rows[name].astype(np.int64)
+    _, line = np.unique(key, return_inverse=True)
+    sums = np.zeros(len(key), np.int64)
+    np.add.at(sums, line.reshape(-1), rows["peak_bytes"] + rows["shared_bytes"])
+    keep = sums[line.reshape(-1)] >= least
+    return {name: column[keep] for name, column in rows.items()}
 
 
 def _pools(floors: Table) -> Iterator[tuple[tuple[int, int, int], _Pool]]:
