@@ -52,7 +52,7 @@ class DecomposeOptions:
     """What the analysis may be told."""
 
     step: int = -1
-    """A step whose peak and end are told beside those of the run; -1: none."""
+    """A step whose peak and end are told beside those of the run, the end on the console; -1: none."""
 
     def __post_init__(self) -> None:
         if self.step < -1:
@@ -89,6 +89,10 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
     shown.sort(key=lambda place: (-_bytes_of(peaks[place]), place))
     trees = {place: added(one.tree for one in peaks[place]) for place in shown}
     steps = [moment.step for moment in moments]
+    asked = {place: some for (when, place), some in job.items() if when == STEP_END and place in trees}
+    told = {place: added(one.tree for one in some) for place, some in asked.items()} or trees
+    when = f"at the end of step {options.step:,}, in" if asked else "at the peak of"
+    unknown = "" if asked or options.step < 0 else f"; of step {options.step:,} nothing is known"
     facts = _facts(tables)
     return [
         Finding(
@@ -105,8 +109,8 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
             bytes_per_step=0.0,
             blocks=0,
             processes=() if ranks else tuple(subject.name for subject in tables.tracked.subjects),
-            sentence="whose the memory is, at the peak of each pool: " + "; ".join(map(_sentence, trees.values())),
-            details=tuple(_lines(trees.values())),
+            sentence=f"whose the memory is, {when} each pool: {'; '.join(map(_sentence, told.values()))}{unknown}",
+            details=tuple(_lines(told.values())),
             evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},
             more_rows=(
                 *_process_rows(facts, moments),

@@ -60,7 +60,7 @@ def judge(tables: Tables, options: LedgerOptions) -> list[Finding]:
     """Findings, then one note, or nothing where nothing was recorded."""
     ledgers = find_ledgers(tables, options.step)
     if not ledgers:
-        return []
+        return _unreached(tables, options.step)
     return [
         *_unexplained(tables, ledgers, options.residual_share),
         *_wrong(tables, ledgers),
@@ -180,6 +180,26 @@ def _wrong(tables: Tables, ledgers: Sequence[Ledger]) -> list[Finding]:
     return [_said(found, sentence)]
 
 
+def _unreached(tables: Tables, step: int) -> list[Finding]:
+    """A note where a step is asked for that nobody has ended, though others were."""
+    last = tables.tracked.last_complete_step.values()
+    if step < 0 or not last:
+        return []
+    subjects = tables.tracked.subjects
+    ranks = tuple(subjects.ranks)
+    found = replace(_finding(tables, (), KIND, severity="info"), ranks=ranks, scope=scope_of(ranks, ranks))
+    known = f"the last that ended is {max(last):,}" if max(last) >= 0 else "none has ended"
+    names = () if ranks else tuple(subject.name for subject in subjects)
+    return [
+        replace(
+            found,
+            processes=names,
+            sentence=f"no ledger: nobody came to the end of step {step:,}; {known}.",
+            evidence={"fullest": {}, "ledgers": 0},
+        )
+    ]
+
+
 def _finding(tables: Tables, ledgers: Sequence[Ledger], kind: str, *, severity: str, headline: str = "") -> Finding:
     subjects = tables.tracked.subjects
     members = {id(one): one for one in (subjects.of(ledger.process) for ledger in ledgers)}.values()
@@ -193,8 +213,8 @@ def _finding(tables: Tables, ledgers: Sequence[Ledger], kind: str, *, severity: 
         scope=scope_of(ranks, subjects.ranks),
         device=devices[0] if len(devices) == 1 else "",
         pool="",
-        first_step=max(min(one.step for one in ledgers), 0),
-        last_step=max(*(one.step for one in ledgers), 0),
+        first_step=max(min((one.step for one in ledgers), default=0), 0),
+        last_step=max([0, *(one.step for one in ledgers)]),
         bytes=0,
         bytes_per_step=0.0,
         blocks=0,

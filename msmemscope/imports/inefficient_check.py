@@ -59,6 +59,9 @@ def check(
     if len(nameless := np.flatnonzero(columns["allocation_id"] < 0)):
         first = int(columns["id"][nameless[0]])
         tell(f"WARNING: {len(nameless):,} rows are left out: their allocation_id is no number, the first: ID {first}")
+    if not (columns["kind"] == Kind.ACCESS).any():
+        tell("WARNING: no row tells who uses a block (ACCESS), so none is early, late or idle: record with --events "
+             "alloc,free,launch,access")  # fmt: skip
     wanted = tuple(UPSTREAM if types is None else types)
     found: list[InefficientBlock] = []
     chosen = np.isin(columns["kind"], _OPERATORS) | (

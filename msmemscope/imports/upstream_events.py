@@ -27,7 +27,7 @@ from msmemscope.errors import InputError, UsageError
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.imports.imported import Columns, Imported, Named, Texts
 from msmemscope.imports.upstream_files import Rows, joined_definitions
-from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+from msmemscope.vocabulary import EVENT_COLUMNS, UNKNOWN, DeviceType, Kind, Pool
 
 STEP_CALL = "msmemscope.step()"
 """The name of the marks that upstream's STEP rows become."""
@@ -93,6 +93,8 @@ def _process(files: list[Rows], pid: int) -> Imported:
     definitions, texts = joined_definitions(files), Texts()
     _add_flag_words(events, owners, definitions)
     _number_ranges(events, texts)
+    # Tensors of the CPU have no pool: their total is the sum of themselves, and no memory that is reserved.
+    events["total"][(events["pool"] == Pool.HOST) & np.isin(events["kind"], (Kind.MALLOC, Kind.FREE))] = UNKNOWN
     steps = events["kind"] == Kind.STEP
     events["kind"][steps] = Kind.MARK
     if steps.any():

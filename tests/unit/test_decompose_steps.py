@@ -14,6 +14,7 @@ from msmemscope.analysis import decompose_steps
 from msmemscope.analysis.analyzer import tables_of
 from msmemscope.analysis.blocks import Folded, fold
 from msmemscope.analysis.decompose import DecomposeOptions, judge
+from msmemscope.analysis.findings import Finding
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 MIB = 1 << 20
@@ -65,11 +66,26 @@ class Program:
             step = iteration + 2
             self.run.add(Kind.STEP, now + 5, ring=ring, step=step, attr=step)
 
-    def rows(self, file: str) -> list[dict[str, Any]]:
+    def note(self, **options: Any) -> Finding:
         folded: Folded = fold(self.run)  # type: ignore[arg-type]
         tracked = folded.tracked(self.run.processes)
-        (note,) = judge(tables_of(self.run, tracked, folded.held, dict), DecomposeOptions())  # type: ignore[arg-type]
-        return [dict(row.cells) for row in note.more_rows if row.file == file]
+        (note,) = judge(tables_of(self.run, tracked, folded.held, dict), DecomposeOptions(**options))  # type: ignore[arg-type]
+        return note
+
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        return [dict(row.cells) for row in self.note().more_rows if row.file == file]
+
+
+def test_the_console_tells_the_step_that_is_asked_for() -> None:
+    program = Program(9)
+    total = sum(sum(program.truth[ring, 5][0].values()) for ring in (1, 2))
+    note = program.note(step=5)
+    assert note.sentence.startswith(
+        f"whose the memory is, at the end of step 5, in each pool: PTA {total // MIB} MiB, "
+    )
+    assert note.details[0].split() == [str(total // MIB), "MiB", "100.0", "%", "PTA"]
+    assert program.note().sentence.startswith("whose the memory is, at the peak of each pool: PTA ")
+    assert program.note(step=99).sentence.endswith("; of step 99 nothing is known")
 
 
 def told(rows: list[dict[str, Any]], level: int = 1) -> Iterator[tuple[Any, ...]]:

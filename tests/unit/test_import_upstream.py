@@ -17,7 +17,7 @@ from msmemscope.imports.upstream_events import processes_of
 from msmemscope.imports.upstream_files import read_rows
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.tables.run import Run
-from msmemscope.vocabulary import DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import UNKNOWN, DeviceType, Flag, Kind, Pool
 
 DATA = Path(os.environ.get("MSMEMSCOPE_UPSTREAM_FILES", Path(__file__).parents[3] / "shared" / "data"))
 HEADER = (
@@ -202,6 +202,15 @@ def test_every_kind_of_row_becomes_its_event(tmp_path: Path) -> None:
     assert int(columns["flags"][10]) == Flag.PINNED
     assert [int(columns[name][11]) for name in ("used", "total", "ptr", "size", "attr", "aux")] == [5, 7, 6, 8, 99, 2]
     assert int(columns["size"][12]) == 12345
+
+
+def test_tensors_of_the_cpu_have_nothing_reserved(tmp_path: Path) -> None:
+    dump = Dump()
+    dump.memory("MALLOC", 0x1000, 100)
+    dump.memory("MALLOC", 0x2000, 100, kind="HOST")
+    dump.memory("FREE", 0x2000, 100, kind="HOST")
+    (process,) = processes_of([read_rows(dump.save(tmp_path / "memscope_dump_1.csv"))])
+    assert process.columns["total"].tolist() == [1 << 21, UNKNOWN, UNKNOWN]
 
 
 def test_rows_of_no_device_count_once_and_a_file_given_twice_is_refused(tmp_path: Path) -> None:

@@ -171,6 +171,15 @@ def test_upstreams_classes_and_words_do_the_same(tmp_path: Path, capsys: pytest.
     assert f"marked in {tmp_path / 'memscope_dump_1.inefficient.csv'}" in said
 
 
+def test_a_file_without_accesses_is_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(only_cards(3, 150))
+    check_inefficient(str(write_csv(tmp_path / "memscope_dump_1.csv", rows)))
+    assert "WARNING" not in capsys.readouterr().out
+    silent = [row for row in rows if row[1] != "ACCESS"]
+    assert check_inefficient(str(write_csv(tmp_path / "memscope_dump_2.csv", silent))) == []
+    assert "WARNING: no row tells who uses a block (ACCESS)" in capsys.readouterr().out
+
+
 def test_rows_that_cannot_be_used_are_counted_and_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = only_cards(3, 150)
     rows = rows_of(events)

@@ -107,7 +107,10 @@ def test_of_an_earlier_step_only_sums_are_known_and_pages_are_the_residuals() ->
 
 def test_a_step_that_nobody_has_reached_has_no_ledger() -> None:
     assert find_ledgers(tables(job()), LAST + 1) == []
-    assert told(job(), step=LAST + 1) == []
+    (note,) = told(job(), step=LAST + 1)
+    assert note.is_note
+    assert not note.more_rows
+    assert note.sentence == f"no ledger: nobody came to the end of step {LAST + 1}; the last that ended is {LAST}."
 
 
 def test_what_nobody_says_is_unknown_and_not_zero() -> None:
