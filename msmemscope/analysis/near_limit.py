@@ -27,6 +27,7 @@ import numpy as np
 
 from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, pool_name, scope_of
 from msmemscope.analysis.live_lines import alive_by_line, place_of
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.memory_limit import NEAR, is_near
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -59,7 +60,10 @@ def find_near(tables: Tables, lines: int) -> list[Finding]:
     for number, process in enumerate(processes):
         if not process.ended_for_memory and (found := _look(tables, number)) is not None:
             groups[process.host, found.limit].append(found)
-    findings = [one for group in groups.values() for one in _findings(tables, group, lines)]
+    if not groups:
+        return []
+    steps = ProcessRows(tables.tracked.steps["process"])
+    findings = [one for group in groups.values() for one in _findings(tables, group, lines, steps)]
     return sorted(findings, key=lambda one: -one.evidence["used"] / one.evidence["limit"])
 
 
@@ -78,19 +82,19 @@ def _look(tables: Tables, number: int) -> _Near | None:
     return _Near(number, int(limits[most]), int(used[most]), resident, int(ts[most]), approaches, near)
 
 
-def _findings(tables: Tables, group: Sequence[_Near], lines: int) -> Iterator[Finding]:
+def _findings(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRows) -> Iterator[Finding]:
     """One of the ranks, and one of the processes that are none."""
     subjects = tables.tracked.subjects
     for is_rank in (True, False):
         members = [one for one in group if (subjects.of(one.number).rank is not None) == is_rank]
         if members:
-            yield _finding(tables, members, lines)
+            yield _finding(tables, members, lines, rows)
 
 
-def _finding(tables: Tables, group: Sequence[_Near], lines: int) -> Finding:
+def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRows) -> Finding:
     tracked = tables.tracked
     subjects = {one.number: tracked.subjects.of(one.number) for one in group}
-    steps = {one.number: _step_at(tables, one) for one in group}
+    steps = {one.number: _step_at(tables, one, rows) for one in group}
     ranks = tuple(sorted({one.rank for one in subjects.values() if one.rank is not None}))
     most = max(group, key=lambda one: one.used)
     per_rank: dict[str, dict[str, int]] = {}
@@ -136,11 +140,12 @@ def _finding(tables: Tables, group: Sequence[_Near], lines: int) -> Finding:
     return replace(finding, sentence=evidence["text"], details=details)
 
 
-def _step_at(tables: Tables, near: _Near) -> int:
+def _step_at(tables: Tables, near: _Near, rows: ProcessRows) -> int:
     """The step that was open then: the last that had begun by that time."""
     steps = tables.tracked.steps
-    mine = (steps["process"] == near.number) & (steps["start_ts"] <= near.ts)
-    return int(steps["step"][mine].max()) if mine.any() else tables.tracked.first_step.get(near.number, 0)
+    mine = rows.of(near.number)
+    mine = mine[steps["start_ts"][mine] <= near.ts]
+    return int(steps["step"][mine].max()) if len(mine) else tables.tracked.first_step.get(near.number, 0)
 
 
 def _alive(tables: Tables, group: Sequence[_Near]) -> list[dict[str, Any]]:
