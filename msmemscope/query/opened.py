@@ -308,9 +308,9 @@ def _read_csv(source: Path | io.BytesIO) -> pa.Table:
     lines = pa_csv.ParseOptions(newlines_in_values=True)
     try:
         table = pa_csv.read_csv(source, parse_options=lines, convert_options=types)
+        names = {name.lower() for name in table.column_names}
     except Bad as error:
         raise RunError(f"{source} cannot be read ({error}): msmemscope analyze writes it anew") from None
-    names = {name.lower() for name in table.column_names}
     if len(names) < table.num_columns or table.num_columns > _MOST_COLUMNS:  # DuckDB takes minutes over thousands
         raise RunError(f"{source} has columns of one name, or too many: msmemscope analyze writes it anew")
     return table

@@ -254,7 +254,10 @@ class Run:
 
             def read(name: str) -> pa.Table | None:
                 try:
-                    return self._read_whole(name, schema)
+                    table = self._read_whole(name, schema)
+                    if any(_has_empty(column) for column in table.columns):
+                        raise ValueError("a definition has an empty cell")
+                    return table
                 except Bad as error:
                     self._skip(name, error, rows=self._rows_of(name))
                     return None
@@ -262,3 +265,10 @@ class Run:
             self._known_parts.add(kind, self._files.names(kind, "part-*.parquet"), read)
             self._defined[kind] = Definitions(kind, since, self._known_parts, read)
         return self._defined[kind]
+
+
+def _has_empty(column: pa.ChunkedArray) -> bool:
+    """Also within its lists."""
+    return bool(column.null_count) or (
+        pa.types.is_list(column.type) and any(chunk.flatten().null_count for chunk in column.chunks)
+    )

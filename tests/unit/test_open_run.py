@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import msmemscope
@@ -18,6 +19,7 @@ from msmemscope.report.outputs import write_outputs
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
 from msmemscope.selftest.script import MIB, Process, Script
+from msmemscope.tables.run import Run
 
 STEPS = 24
 
@@ -200,6 +202,25 @@ def test_a_file_that_is_damaged_is_named(whole: OpenedRun, tmp_path: Path) -> No
             read()
 
 
+@pytest.mark.parametrize(
+    "name", ["strings.id", "strings.text", "frames.id", "frames.line", "stacks.id", "stacks.frames"]
+)
+def test_definitions_with_empty_cells_are_left_out(whole: OpenedRun, tmp_path: Path, name: str) -> None:
+    """Whatever asks for them goes on without, and the file is named."""
+    shutil.copytree(whole.path, tmp_path / "run")
+    kind, column = name.split(".")
+    path = tmp_path / "run" / kind / "part-000000.parquet"
+    table = pq.read_table(path)
+    at, field = table.column_names.index(column), table.schema.field(column)
+    pq.write_table(table.set_column(at, field, pa.nulls(table.num_rows, field.type)), path)
+    other = msmemscope.open_run(tmp_path / "run")
+    assert other.blocks().read_all().num_rows == whole.blocks().read_all().num_rows
+    assert other.compare(ranks="0:1").num_rows
+    run = Run(other.path)
+    run.load_definitions()
+    assert run.skipped == [f"{kind}/part-000000.parquet: a definition has an empty cell"]
+
+
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
         msmemscope.open_run(tmp_path)
@@ -267,6 +288,9 @@ def test_a_file_of_cluster_that_says_other_things_is_told(whole: OpenedRun, tmp_
         path.write_text("\n".join([head, *(",".join([cell] * columns) for cell in rows)]) + "\n")
         with pytest.raises(RunError, match="column rank"):
             other.owners(rank=0)
+    path.write_bytes(bytes(range(128, 250)) * 9)
+    with pytest.raises(RunError, match=r"decompose\.csv cannot be read"):
+        other.owners()
     for names in ([head, "Rank"], [f"c{n}" for n in range(20_000)]):  # DuckDB knows no case, and takes minutes
         path.write_text(",".join(names) + "\n")
         for read in (other.owners, lambda: other.sql("SELECT * FROM decompose")):
