@@ -5,6 +5,7 @@ In: the files of all ranks, and what the user says of ranks and steps. Out: a ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
@@ -39,7 +40,7 @@ def import_job(request: Request, *, progress: Progress | None = None) -> list[st
     """Makes the run. Returns sentences for the user. InputError for a file that cannot be used, UsageError for what the
     user says of it."""
     paths = [found for path in request.paths for found in (_below(path) if path.is_dir() else [path])]
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({os.path.realpath(path) for path in paths}) < len(paths):  # unlike resolve(), of a link to itself, too
         raise UsageError("a file is named twice")
     if request.ranks and len(request.ranks) != len(paths):
         raise UsageError(

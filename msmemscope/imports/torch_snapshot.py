@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from msmemscope._kernel import PickleError, read_torch_snapshot
 from msmemscope.errors import InputError
+from msmemscope.imports.regular_file import open_regular
 
 Table = dict[str, npt.NDArray[Any]]
 
@@ -56,7 +57,7 @@ def read_snapshot(path: Path, max_bytes: int | None = None) -> Snapshot:
     """
     limit = _room() if max_bytes is None else max_bytes
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             found = read_torch_snapshot(_unpacked(file).read, limit)
     except PickleError as error:
         raise InputError(f"{path}: {error}") from None

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from msmemscope._kernel import UpstreamReader
 from msmemscope.errors import InputError
+from msmemscope.imports.regular_file import open_regular
 
 TABLES = ("memscope_dump", "leaks_dump")  # the second: as upstream called it before
 _NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)$")
@@ -50,7 +51,7 @@ def read_rows(path: Path, *, keeps_ends: bool = False) -> Rows:
     used."""
     reader = UpstreamReader(keeps_ends=keeps_ends)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             is_db = file.read(16) == b"SQLite format 3\0"
             file.seek(0)
             if not is_db:

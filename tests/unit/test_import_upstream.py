@@ -279,6 +279,12 @@ def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:
         read_rows(database)
     with pytest.raises(UsageError, match="files of one kind"):
         import_job(Request((path, tmp_path / "s_0.pickle"), tmp_path / "run"))
+    os.mkfifo(tmp_path / "fifo.csv")  # that nobody writes
+    os.mkfifo(tmp_path / "fifo.pickle")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    for name, why in (("fifo.csv", "no regular file"), ("fifo.pickle", "no regular file"), ("loop.csv", "links")):
+        with pytest.raises(InputError, match=rf"{name}: .*{why}"):
+            import_job(Request((tmp_path / name,), tmp_path / "run"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no memscope_dump"):
         import_job(Request((tmp_path / "empty",), tmp_path / "run"))
