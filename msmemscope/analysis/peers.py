@@ -6,9 +6,9 @@ UNKNOWN_STAGES, and of STAGES_DIFFER (peer_stages.py). Who is whose peer: peer_g
 compared: peer_use.py; what is too much: outliers.py; how it is said: peer_words.py.
 
 A rank is told when it is an outlier of its group in the peak, in the level at the ends of steps or in what its pool has
-reserved, and exceeds the median of its peers by min_share and by min_bytes, and by more than the steps of a peer
-usually differ among themselves: ranks with sequences of random lengths are alike. Pools that a rank exceeds at once are
-one finding, about the pool of the framework: the driver's blocks are its segments.
+reserved, and exceeds the median of its peers by min_share and by min_bytes, by more than the steps of any peer but one
+differ among themselves, and by twice as much as is usual: ranks with sequences of random lengths are alike. Pools that
+a rank exceeds at once are one finding, about the pool of the framework: the driver's blocks are its segments.
 
 The excess is explained by call stacks: what each held at the end of the last step (at the peak itself, where only the
 peak is higher), less the median of the peers nearest to the group's. Where a rank holds less, that is told, too.
@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope.analysis import peer_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
@@ -169,8 +170,7 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
                 is_rough = is_pair or place == RSS
                 share = options.pair_share if is_rough else options.min_share
                 least = options.pair_bytes if is_rough else options.min_bytes
-                # The peers' own steps say how much chance there is; the outlier's would excuse what happens once.
-                if abs(excess) <= max(least, share * usual, float(np.median(np.delete(by_chance, at)))):
+                if abs(excess) <= max(least, share * usual, _chance(np.delete(by_chance, at))):
                     continue
                 nearest = np.argsort(np.abs(others - usual), kind="stable")
                 peers = [process for number, process in enumerate(group) if number != at]
@@ -201,6 +201,12 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
         # What is there at the ends of steps, too, is best explained by what was alive at the last of them.
         lasts = any(one.place == main.place and one.figure == "end" for one in figures)
         yield main.with_figures(figures, lasts=lasts)
+
+
+def _chance(swings: npt.NDArray[np.int64]) -> float:
+    """By how many bytes a rank may exceed its peers by chance, by the swings of the peers: its own would excuse what
+    happens once. As it is the highest of many, twice what is usual, and what any peer but one has shown."""
+    return max(2 * float(np.median(swings)), float(np.sort(swings)[-2:][0]))
 
 
 def _leak(tables: Tables) -> peer_words.LeakOf:

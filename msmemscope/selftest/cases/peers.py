@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from msmemscope.selftest.case import Expected, clean, fault, note
@@ -177,3 +178,29 @@ def too_early_to_compare(job: Script) -> None:
 def sizes_of_another_job(job: Script) -> None:
     job.options["peers"] = {"parallel": "tp=2,pp=2"}
     alone(job, 8, 1)
+
+
+def tail(chance: Random, *, who: int = -1) -> Callable[[Process, int], None]:
+    """Sequences of which few are long. who: keeps a block from an iteration on."""
+    keeps = gather(who, 300 * MIB)
+
+    def each(rank: Process, n: int) -> None:
+        rank.scratch(int(200 * MIB * chance.lognormvariate(0, 0.3)), place("model.py:41 attention", "train.py:85"))
+        keeps(rank, n)
+
+    return each
+
+
+@clean("peers")
+def lengths_of_which_few_are_long(job: Script) -> None:
+    """One of sixteen has met the longest of all."""
+    each = tail(Random(2))
+    for one in job.ranks(16):
+        train(one, each, steps=STEPS)
+
+
+@fault("peers", Expected("uses_more", ranks=(4,), place=SAVE, bytes=300 * MIB))
+def one_of_sixteen_among_lengths_of_which_few_are_long(job: Script) -> None:
+    each = tail(Random(2), who=4)
+    for one in job.ranks(16):
+        train(one, each, steps=STEPS)
