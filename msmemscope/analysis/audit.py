@@ -294,6 +294,10 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
     kept, before = format_bytes(figures["kept_bytes"]), format_bytes(figures["before_bytes"])
     head = f"{at_the_start(found.who)}: {kept}{of_each} of {before} survived from {first} to {second}{where}"
     top = next((one for one in worst.lines if one.is_card and not one.is_meant and one.sums["kept_bytes"]), None)
+    if not found.device:  # a program of the host alone
+        kept, before = format_bytes(figures["host_kept_bytes"]), format_bytes(figures["host_before_bytes"])
+        head = f"{at_the_start(found.who)}: no card had memory at {first} or {second}; on the host {kept} of {before} "
+        head += "survived"
     parts = [head]
     if top is not None and found.kind == SURVIVED:
         parts.append(f"{format_bytes(top.sums['kept_bytes'])} of it from {_place(top)}")
@@ -301,7 +305,7 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
         parts.append("whether the driver has it back is not recorded on CUDA")
     if figures["meant_bytes"]:
         parts.append(f"{format_bytes(figures['meant_bytes'])} beside it were meant to")
-    if figures["host_made_bytes"]:
+    if figures["host_made_bytes"] and found.device:
         parts.append(f"{format_bytes(figures['host_made_bytes'])} lay on the host instead")
     if figures["times"] > 1:
         parts.append(f"the worst of {figures['times']:,} times, in step {figures['step']:,}")
@@ -309,12 +313,19 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
 
 
 def _details(worst: _Audited) -> Iterator[str]:
+    of_place: dict[tuple[Any, ...], int] = {}
+    for one in worst.lines:
+        place = (one.device, one.pool, one.file, one.line, one.function)
+        of_place[place] = of_place.get(place, 0) + one.sums["before_bytes"]
     for one in worst.lines[:_LINES]:
         sums = one.sums
+        # What got another owner between the marks was the other one's before: it is of all that its line had.
+        of_line = of_place[one.device, one.pool, one.file, one.line, one.function]
+        before = of_line if sums["kept_bytes"] > sums["before_bytes"] else sums["before_bytes"]
         kept, made = format_bytes(sums["kept_bytes"]), format_bytes(sums["made_bytes"])
         meant = ", meant to" if one.is_meant else ""
         if sums["kept_bytes"]:
-            yield f"{kept:>9} of {format_bytes(sums['before_bytes'])} survived{meant} on {one.device}: {_place(one)}"
+            yield f"{kept:>9} of {format_bytes(before)} survived{meant} on {one.device}: {_place(one)}"
         if sums["made_bytes"]:
             yield f"{made:>9} made meanwhile on {one.device}: {_place(one)}"
 

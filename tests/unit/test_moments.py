@@ -95,6 +95,31 @@ def test_what_was_alive_before_and_is_alive_after_survived_and_what_came_between
     assert rows == {(20, 0, 0), (30, 80 * MIB, 0), (10, 0, 7 * MIB)}
 
 
+def test_what_got_another_owner_between_the_marks_is_of_what_its_line_had() -> None:
+    engine = Engine()
+    engine.malloc(0x2000, 80 * MIB, 30)
+    engine.mark("sleep")
+    engine.event(Kind.LABEL_ADDR, ptr=0x2000, name=engine.run.text("kv"), aux=5, **PTA)
+    engine.mark("wake_up")
+    (found,) = engine.findings()
+    assert "80 MiB of 80 MiB survived on npu:2" in "\n".join(found.details)
+    assert "0 B" not in "\n".join(found.details)
+
+
+def test_of_a_program_of_the_host_alone_no_card_is_told() -> None:
+    engine = Engine()
+    host = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
+    engine.malloc(0x1000, 100 * MIB, 20, **host)
+    engine.mark("sleep")
+    engine.malloc(0x2000, 3 * MIB, 30, **host)
+    engine.mark("wake_up")
+    (found,) = engine.findings()
+    assert found.is_note
+    assert found.sentence == (
+        "Rank 0: no card had memory at sleep or wake_up; on the host 100 MiB of 100 MiB survived."
+    )
+
+
 def test_less_than_the_limit_is_a_note() -> None:
     engine = Engine()
     engine.malloc(0x2000, 64 * MIB - 1, 30)
