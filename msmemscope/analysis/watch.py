@@ -309,8 +309,11 @@ def remark(judged: Judged) -> Remark | None:
     if not watched or judged.accused or not judged.looked:
         return None
     looks, declared = sum(one.looks for one in watched), sum(one.declared for one in watched)
-    text = f"Watched blocks: {len(watched):,}, looked at {looks:,} times; each change ({declared:,}) was declared"
-    return Remark(f"{text} by an operator", "good") if looks else Remark(f"{text[: text.index(';')]}", "doubt")
+    text = f"Watched blocks: {len(watched):,}, looked at {looks:,} times"
+    if not looks:
+        return Remark(text)
+    changes = f"each of {declared:,} changes was declared by an operator" if declared else "none of them changed"
+    return Remark(f"{text}; {changes}", "good")
 
 
 def verdict(judged: Judged) -> str:

@@ -116,6 +116,14 @@ class Program:
         return analyse(self.run, config or {}, only=["watch"]).judged[0]  # type: ignore[arg-type]
 
 
+def test_of_a_block_that_nothing_changed_no_change_is_told() -> None:
+    program = Program()
+    program.watch()
+    program.operator("torch._ops.aten.add.Tensor", 11)
+    text = plain_text(analyse(program.run, {}, only=["watch"]))  # type: ignore[arg-type]
+    assert "Watched blocks: 1, looked at 2 times; none of them changed" in text
+
+
 def test_a_write_past_its_block_is_named_with_its_operator_and_what_it_wrote() -> None:
     program = Program()
     program.watch()
@@ -168,7 +176,7 @@ def test_declared_changes_are_none() -> None:
         "declared_changes": 2,
         "undeclared_changes": 0,
     }
-    assert "Watched blocks: 1, looked at 4 times; each change (2) was declared" in plain_text(
+    assert "Watched blocks: 1, looked at 4 times; each of 2 changes was declared by an operator" in plain_text(
         analyse(program.run, {}, only=["watch"])  # type: ignore[arg-type]
     )
 
