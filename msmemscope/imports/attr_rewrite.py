@@ -55,6 +55,8 @@ def rewrite(path: Path, target: Path, words: Words) -> None:
         if is_db and target == path:
             for end in ("-wal", "-shm"):  # of the file that is gone: its rows are in the new one
                 path.with_name(path.name + end).unlink(missing_ok=True)
+    except OSError as error:  # a full disk names none
+        raise OSError(error.errno, error.strerror or str(error), str(target)) from None
     except sqlite3.Error as error:
         raise InputError(f"{path}: it cannot be copied as a database: {error}") from None
     except ValueError as error:

@@ -1,8 +1,8 @@
 """A run directory from somebody else: every file of it is made hostile in every way, one at a time.
 
-Whatever is done to it, `summary`, `analyze` and `export` end in good time with a status of their own (0: the part was
-left out and counted; 3: the run cannot be used, in one line), change no file outside of the run, and never call it a
-fault of msmemscope.
+Whatever is done to it, `summary`, `analyze`, `export`, `owner` and `compare` end in good time with a status of their
+own (0: the part was left out and counted; 3: the run cannot be used, in one line), change no file outside of the run,
+and never call it a fault of msmemscope.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fake_run import leaky_job
 from test_store import S, announcement, message
@@ -35,6 +37,7 @@ from msmemscope.wire.reports import JobReport
 PRECIOUS = b"a file of somebody else\n" * 1000
 COMMANDS = (["summary"], ["analyze"])
 ALL_COMMANDS = (*COMMANDS, ["export", "--format", "csv"], ["export", "--format", "db"])
+LOOKS = (["owner", "0x100"], ["compare", "--ranks", "0:1"])  # of those that write nothing in a run
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +201,8 @@ def test_content_that_lies(
             run = tmp_path / "run"
             shutil.copytree(source, run)
             (run / name).write_bytes(change((run / name).read_bytes()))
-            try_commands(run, capsys, f"{name}: {what}", ALL_COMMANDS if what == "middle bit" else [["analyze"]])
+            commands = (*ALL_COMMANDS, *LOOKS) if what == "middle bit" else (["analyze"], LOOKS[1])
+            try_commands(run, capsys, f"{name}: {what}", commands)
             shutil.rmtree(run)
 
 
@@ -258,6 +262,34 @@ def test_events_that_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             run = job.save(tmp_path / "run")
             assert try_commands(run, capsys, f"{name} is {value}", ALL_COMMANDS[1::2]) == {0}
             shutil.rmtree(run)
+
+
+def test_columns_that_lie(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each column of each table that the aggregator writes is missing, empty, of text, or at the ends of its type."""
+    for name in entries(finished):
+        if not name.endswith(".parquet") or name.split("/")[0] in ("blocks", "steps.parquet", "findings.parquet"):
+            continue  # derived: made anew
+        table = pq.read_table(finished / name)
+        for at, field in enumerate(table.schema):
+            for what, column in _hostile_columns(field.type, table.num_rows).items():
+                if column is None:
+                    changed = table.remove_column(at)
+                else:
+                    changed = table.set_column(at, pa.field(field.name, column.type), column)
+                run = tmp_path / "run"
+                shutil.copytree(finished, run)
+                pq.write_table(changed.replace_schema_metadata(table.schema.metadata), run / name)
+                try_commands(run, capsys, f"{name}: {field.name} is {what}", (["analyze"], *LOOKS))
+                shutil.rmtree(run)
+
+
+def _hostile_columns(type: pa.DataType, rows: int) -> dict[str, pa.Array | None]:
+    found: dict[str, pa.Array | None] = {"missing": None, "empty": pa.nulls(rows, type)}
+    found["text"] = pa.array(["\x1b[31m\0"] * rows, pa.string())
+    if pa.types.is_integer(type):
+        limits = np.iinfo(type.to_pandas_dtype())
+        found |= {"least": pa.array([limits.min] * rows, type), "greatest": pa.array([limits.max] * rows, type)}
+    return found
 
 
 def test_a_directory_that_others_can_change_is_not_written_in(finished: Path, tmp_path: Path) -> None:

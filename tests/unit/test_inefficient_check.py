@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -246,3 +247,18 @@ def test_a_row_of_nothing_but_open_quotes_costs_no_more_than_others(tmp_path: Pa
     path.write_text(path.read_text() + row + "\n")
     assert check_inefficient(str(path), idle_threshold=5)
     assert row in (tmp_path / "memscope_dump_1.inefficient.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["csv", "db"])
+def test_a_copy_that_finds_no_room_is_named_and_the_file_is_whole(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"memscope_dump_1.{kind}"
+    (write_csv if kind == "csv" else write_db)(path, rows_of(only_cards(3, 150)))
+    before, limit = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limit[1]))
+    try:
+        with pytest.raises((OSError, InputError), match=rf"memscope_dump_1\.{kind}"):
+            check_inefficient(str(path), idle_threshold=5, in_place=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
