@@ -63,6 +63,8 @@ class Tables:
     read_host: Callable[[], Mapping[int, HostSeries]] = dict
     earlier: tuple[Finding, ...] = ()
     """What the analyses named by `needs` have found."""
+    watch_start: str = ""
+    """The operator or kernel at which --watch was to begin."""
 
     @cached_property
     def usage(self) -> UsageIndex:

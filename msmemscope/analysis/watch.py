@@ -304,8 +304,12 @@ def _note(tables: Tables, subject: Subject, one: Watched) -> Finding:
 
 
 def remark(judged: Judged) -> Remark | None:
-    """What was looked at, where anything was."""
+    """What was looked at; that nothing was, where something was to be."""
     watched = [one for watches in judged.tables.tracked.watches.values() for one in watches.watched]
+    start = judged.tables.watch_start
+    if start and not watched and judged.looked:
+        why = "did not run on a recorded device, or left no tensor"
+        return Remark(f"Watched blocks: none: {start}, at which --watch begins, {why}")
     if not watched or judged.accused or not judged.looked:
         return None
     looks, declared = sum(one.looks for one in watched), sum(one.declared for one in watched)

@@ -6,7 +6,7 @@ In: a run, and its folds where they are at hand. Out: `Analysis`. Nothing is wri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msmemscope.analysis import registry
@@ -66,7 +66,8 @@ def analyse(
     tracked = folded.tracked(run.processes)
     room = lambda: _by_host(run, capacity if capacity is not None else sampled_capacity(run))  # noqa: E731
     host = lambda: host_use if host_use is not None else host_series(run.usage())  # noqa: E731
-    tables = tables_of(run, tracked, folded.held, room, host)
+    watch_start = settings.watch.start if settings.watch is not None else ""
+    tables = replace(tables_of(run, tracked, folded.held, room, host), watch_start=watch_start)
     judged = sorted(registry.judge(tables, wanted), key=lambda one: one.analyzer.order)
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, judged)

@@ -219,7 +219,7 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
 
     run = leaky_job()
     run.sample(500, "cpu", used=1 << 30, total=4 << 30)
-    run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=20)
+    run.add(Kind.OOM, 10_000, size=1 << 30, attr=6, step=10)
     run.add(Kind.WATCH, 10_001, ptr=64, size=8, used=0, total=0, aux=WatchMoment.BEGAN)
     run.add(Kind.WATCH, 10_002, ptr=64, size=8, used=0, total=4, aux=WatchMoment.BEFORE)
     for number, name in enumerate(("sleep", "wake_up")):  # behind a second, that they are no mark of one name
@@ -241,10 +241,10 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
     run.add(Kind.OP_START, 10_003)
     run.add(Kind.OP_END, 10_004)
     for ts, ptr in ((10_005, 1 << 41), (10_006, 1 << 42)):
-        run.malloc(ts, ptr, 1 << 40, step=20)
-    run.add(Kind.ACCESS, 10_007, ptr=1 << 42, size=4, aux=1, step=20, **on_cpu)
+        run.malloc(ts, ptr, 1 << 40, step=10)
+    run.add(Kind.ACCESS, 10_007, ptr=1 << 42, size=4, aux=1, step=10, **on_cpu)
     for ts, ptr in ((10_008, 1 << 41), (10_009, 1 << 42)):
-        run.free(ts, ptr, 1 << 40, step=20)
+        run.free(ts, ptr, 1 << 40, step=10)
     folded = fold(run)
     known, host = folded.tracked(run.processes), host_series(run.usage())
     tracked = WatchedTracked(**{field.name: getattr(known, field.name) for field in fields(known)})

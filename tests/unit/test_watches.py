@@ -364,3 +364,11 @@ def test_a_run_without_watches_costs_and_says_nothing() -> None:
     assert track(run).watches == {}
     assert fold(run).folds[1].tables().watches.watched == ()
     assert analyse(run, {}, only=["watch"]).judged[0].findings == ()  # type: ignore[arg-type]
+
+
+def test_a_start_that_never_ran_is_told_like_no_clean_result() -> None:
+    run = FakeRun([process(1)])
+    run.malloc(1000, 0x1000, 64)
+    config = Config(watch=Watch(start="torch._ops.aten.nosuch.default", end="torch._ops.aten.add.Tensor"))
+    text = plain_text(analyse(run, config))  # type: ignore[arg-type]
+    assert "Watched blocks: none: torch._ops.aten.nosuch.default, at which --watch begins, did not run" in text
