@@ -133,8 +133,7 @@ class Finding:
     @property
     def where(self) -> str:
         """The place and, where the file can still be read, the text of the line."""
-        source = source_line(self.file, self.line)
-        return f"{self.place} `{source}`" if source else self.place
+        return with_source(self.place, self.file, self.line)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -242,6 +241,19 @@ def place_text(file: str, line: int, function: str, *, native: bool) -> str:
     if not function:
         return f"{name}+{line:#x}"
     return f"{function} in {name}" if ")" in function else f"{function}() in {name}"
+
+
+def place_of_frame(frame: Frame | None) -> str:
+    """As by place_text; of none it is "an unknown line"."""
+    if frame is None:
+        return "an unknown line"
+    return place_text(frame.file, frame.line, frame.function, native=frame.kind == "native")
+
+
+def with_source(place: str, file: str, line: int) -> str:
+    """A place and, where the file can still be read, the text of the line."""
+    source = source_line(file, line)
+    return f"{place} `{source}`" if source else place
 
 
 def source_line(file: str, line: int) -> str:

@@ -35,7 +35,7 @@ from msmemscope.analysis.findings import (
     device_name,
     fold_ranks,
     format_bytes,
-    place_text,
+    place_of_frame,
     pool_name,
     scope_of,
 )
@@ -237,7 +237,7 @@ def _finding(
             "operators": operators,
             "all_blocks": sum(one.all_blocks for one in several),
             "all_bytes": sum(one.all_bytes for one in several),
-            "partner": _place(partner) if partner_py else "",
+            "partner": place_of_frame(partner) if partner_py else "",
         },
     }
     cells: dict[str, str | int | float] = {
@@ -290,12 +290,6 @@ _ADVICE = {
     DEAD: "Do not compute it, or write into it first where it is needed; reads by others than torch are not seen.",
     REDUNDANT: "Write into the block that is not used again (out=, an in-place operator), or free that one first.",
 }
-
-
-def _place(frame: Frame | None) -> str:
-    if frame is None:
-        return "an unknown line"
-    return place_text(frame.file, frame.line, frame.function, native=frame.kind == "native")
 
 
 def _device(line: _Line, uses: Sequence[_Use]) -> str:

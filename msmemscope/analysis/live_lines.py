@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.analysis.findings import place_text, pool_name, source_line
+from msmemscope.analysis.findings import place_text, pool_name, with_source
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.owners import owner_of
 from msmemscope.vocabulary import Flag
@@ -54,8 +54,7 @@ def place_of(row: Mapping[str, Any]) -> str:
     if not row["file"]:
         return str(row["function"] or row["owner"] or "an unknown line")
     place = place_text(row["file"], row["line"], row["function"], native=row["native"])
-    source = source_line(row["file"], row["line"])
-    return f"{place} `{source}`" if source else place
+    return with_source(place, row["file"], row["line"])
 
 
 def line_of(frames: Sequence[Frame]) -> Frame | None:

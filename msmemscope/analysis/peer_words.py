@@ -17,7 +17,7 @@ from msmemscope.analysis.findings import (
     device_name,
     fold_ranks,
     format_bytes,
-    place_text,
+    place_of_frame,
     pool_name,
     scope_of,
 )
@@ -191,13 +191,13 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
     text = f"{at_the_start(found.evidence['clause'])} ({_against(first.used, first.usual)} {at})"
     if leak is not None:
         return f"{text}: it is {'what is pinned by' if leak.kind == FRAGMENTED else 'the leak at'} {leak.place}."
-    parts = [f"{format_bytes(one.bytes)} of it at {_place(one)}" for one in first.lines]
+    parts = [f"{format_bytes(one.bytes)} of it at {place_of_frame(one.frame)}" for one in first.lines]
     if first.other_bytes >= max(first.bytes // 100, 1):
         lines = f"{first.other_lines:,} other line{'' if first.other_lines == 1 else 's'}"
         parts.append(f"{format_bytes(first.other_bytes)} more in {lines}")
     if first.less and 10 * first.less_bytes >= first.bytes:
         is_one = 10 * -first.less[0].bytes >= 9 * first.less_bytes
-        where = f"at {_place(first.less[0])}" if is_one else "in other lines"
+        where = f"at {place_of_frame(first.less[0].frame)}" if is_one else "in other lines"
         parts.append(f"{format_bytes(first.less_bytes)} less {where}")
     if first.unexplained_bytes and 10 * first.unexplained_bytes >= first.bytes:
         what = "that is no tensor" if first.place == RSS else "of which no line is known"
@@ -277,12 +277,6 @@ def _against(used: int, usual: int) -> str:
     if mine.split(" ")[1] == theirs.split(" ")[1]:
         mine = mine.split(" ")[0]
     return f"{mine} against {theirs}"
-
-
-def _place(line: Line) -> str:
-    if line.frame is None:
-        return "an unknown line"
-    return place_text(line.frame.file, line.frame.line, line.frame.function, native=line.frame.kind == "native")
 
 
 def _as_json(line: Line) -> dict[str, Any]:

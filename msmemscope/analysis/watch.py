@@ -30,9 +30,10 @@ from msmemscope.analysis.findings import (
     at_the_start,
     device_name,
     format_bytes,
+    place_of_frame,
     place_text,
     scope_of,
-    source_line,
+    with_source,
 )
 from msmemscope.analysis.frames import user_index
 from msmemscope.folds.watches import Change, Look, Near, Watched
@@ -187,10 +188,7 @@ class _Said:
         self.frame = self.stack[user_index(self.stack)] if self.stack else None
         self.place = ""
         if self.frame is not None:
-            native = self.frame.kind == "native"
-            self.place = place_text(self.frame.file, self.frame.line, self.frame.function, native=native)
-            if source := source_line(self.frame.file, self.frame.line):
-                self.place += f" `{source}`"
+            self.place = with_source(place_of_frame(self.frame), self.frame.file, self.frame.line)
 
     @property
     def words(self) -> str:
