@@ -20,9 +20,9 @@ from msmemscope.analysis.findings import (
     Row,
     at_the_start,
     device_name,
-    fold_ranks,
     note_about,
     pool_name,
+    ranks_text,
     scope_of,
 )
 
@@ -392,7 +392,7 @@ def _names(pairs: Sequence[Pair]) -> str:
         return b if pairs[0].a.subject.rank is None else f"{b} (with {a})"
     ranks = [pair.b.subject.rank for pair in pairs if pair.b.subject.rank is not None]
     if ranks:
-        return f"rank{'' if len(ranks) == 1 else 's'} {fold_ranks(ranks)}"
+        return ranks_text(ranks)
     return _few([pair.b.subject.name for pair in pairs])
 
 

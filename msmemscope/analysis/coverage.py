@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.blocks import FEWEST_SECONDS
-from msmemscope.analysis.findings import fold_ranks
+from msmemscope.analysis.findings import ranks_text
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
@@ -114,9 +114,9 @@ def judged_part(coverage: Sequence[Coverage], subjects: Sequence[Subject] | None
     share = sum(one.share_of_time * one.life_s for one in judged) / max(sum(one.life_s for one in judged), 1e-9)
     text = f"steps {first}-{last}"
     if len(ranks) > 1 or missing:
-        text += f" of rank{'' if len(ranks) == 1 else 's'} {fold_ranks(ranks)}" if ranks else ""
+        text += f" of {ranks_text(ranks)}" if ranks else ""
     if missing:
-        text += f" (none of rank{'' if len(missing) == 1 else 's'} {fold_ranks(missing)})"
+        text += f" (none of {ranks_text(missing)})"
     return f"{text}, {_percent(share)} of {'its' if len(judged) == 1 else 'their'} time"
 
 

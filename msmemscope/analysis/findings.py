@@ -101,7 +101,7 @@ class Finding:
     def who(self) -> str:
         """The subjects, within a sentence: "rank 3", "ranks 0-3", "train.py", "a.py [pid 7] and b.py [pid 8]"."""
         if self.ranks:
-            return f"rank{'' if len(self.ranks) == 1 else 's'} {fold_ranks(self.ranks)}"
+            return ranks_text(self.ranks)
         return _listed(self.processes) or "the program"
 
     def concerns(self, subject: Subject) -> bool:
@@ -150,6 +150,12 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0-3"; of one rank or more, in any order."""
+    several = set(ranks)
+    return f"rank{'' if len(several) == 1 else 's'} {fold_ranks(several)}"
+
+
 PINNED = "HOST (pinned)"  # page-locked host memory
 
 
@@ -168,7 +174,7 @@ def _listed(names: Sequence[str]) -> str:
 def note_about(kind: str, subjects: Iterable[Subject], ranks: Sequence[int]) -> Finding:
     """A remark about some subjects, without figures. ranks: all of the job."""
     subjects = list(subjects)
-    own = tuple(sorted(one.rank for one in subjects if one.rank is not None))
+    own = tuple(sorted({one.rank for one in subjects if one.rank is not None}))  # a restarted one is there twice
     return Finding(
         kind=kind,
         severity="info",

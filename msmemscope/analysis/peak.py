@@ -29,6 +29,7 @@ from msmemscope.analysis.findings import (
     format_bytes,
     place_text,
     pool_name,
+    ranks_text,
     scope_of,
 )
 from msmemscope.analysis.live_lines import line_of
@@ -263,7 +264,7 @@ def _who(tables: Tables, alike: Alike) -> tuple[list[int], str]:
 
 
 def _name(ranks: Sequence[int], process: str) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {fold_ranks(ranks)}" if ranks else process
+    return ranks_text(ranks) if ranks else process
 
 
 def _sentence(tables: Tables, alike: Alike, others: int) -> str:

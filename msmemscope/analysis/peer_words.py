@@ -17,6 +17,7 @@ from msmemscope.analysis.findings import (
     device_name,
     fold_ranks,
     format_bytes,
+    note_about,
     place_of_frame,
     pool_name,
     scope_of,
@@ -31,6 +32,7 @@ from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
+    from msmemscope.analysis.subjects import Subjects
 
 USES_MORE = "uses_more"
 USES_LESS = "uses_less"
@@ -154,21 +156,11 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
     )
 
 
-def unknown_stages(parallel: str, size: int, ranks: Sequence[int]) -> Finding:
+def unknown_stages(parallel: str, size: int, subjects: Subjects) -> Finding:
     """The note that --peers.parallel is not about this job."""
-    return Finding(
-        kind=UNKNOWN_STAGES,
-        severity="info",
-        confidence=1.0,
-        ranks=tuple(ranks),
-        scope=scope_of(ranks, ranks),
-        device="",
-        pool="",
-        first_step=0,
-        last_step=0,
-        bytes=0,
-        bytes_per_step=0.0,
-        blocks=0,
+    ranks = subjects.ranks
+    return replace(
+        note_about(UNKNOWN_STAGES, [one for one in subjects if one.rank is not None], ranks),
         evidence={"size": size},
         sentence=f"--peers.parallel {parallel} is a job of {size:,} ranks, and this run has {len(ranks):,}: "
         "ranks were not compared with each other.",

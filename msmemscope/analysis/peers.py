@@ -109,7 +109,7 @@ def judge(tables: Tables, options: PeerOptions) -> list[Finding]:
     degrees = read_degrees(options.parallel)
     size = int(np.prod(list(degrees.values()), dtype=np.int64)) if degrees else len(subjects.ranks)
     if size != len(subjects.ranks):
-        return [peer_words.unknown_stages(options.parallel, size, subjects.ranks)]
+        return [peer_words.unknown_stages(options.parallel, size, subjects)]
     told = None if degrees else by_coordinates(tracked, ranks)
     if degrees:
         groups = by_stage(ranks, degrees)

@@ -20,7 +20,7 @@ evidence:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
@@ -30,6 +30,7 @@ from msmemscope.analysis.findings import (
     at_the_start,
     device_name,
     format_bytes,
+    note_about,
     place_of_frame,
     place_text,
     scope_of,
@@ -121,7 +122,7 @@ def _finding(group: Sequence[_Seen], tables: Tables, job: Sequence[int]) -> Find
         "beside": [_beside(near, watched, change, tables) for near in change.beside],
         "per_rank": _per_rank(group),
     }
-    who = Finding(CORRUPTION, "", 0.0, ranks, "", "", "", 0, 0, 0, 0.0, 0, processes=processes).who
+    who = note_about(CORRUPTION, sorted(subjects, key=lambda one: one.name), job).who
     steps = sorted({one.change.after.step for one in group})
     where = (
         f"while {after.name} ran, which declares no write to it"
@@ -283,19 +284,12 @@ def _per_rank(group: Sequence[_Seen]) -> dict[str, dict[str, Any]]:
 def _note(tables: Tables, subject: Subject, one: Watched) -> Finding:
     name = tables.text(one.name) or "?"
     why = _WHY[WatchEnd(one.end)]
-    return Finding(
-        kind=WATCH_ENDED,
-        severity="info",
-        confidence=1.0,
-        ranks=() if subject.rank is None else (subject.rank,),
-        processes=(subject.name,) if subject.rank is None else (),
-        scope="single",
+    return replace(
+        note_about(WATCH_ENDED, [subject], tables.tracked.subjects.ranks),
         device=device_name(one.device_type, one.device),
-        pool="",
         first_step=one.end_step,
         last_step=one.end_step,
         bytes=one.size,
-        bytes_per_step=0.0,
         blocks=1,
         sentence=f"{subject.label}: the watch of {name!r} ended in step {one.end_step}: {why}.",
     )

@@ -26,7 +26,16 @@ from simulated_job import (
     train,
 )
 
-from msmemscope.analysis.findings import GROWTH, LEAK, LEAK_CANDIDATE, LEVEL, LOST_RELEASES, Finding, fold_ranks
+from msmemscope.analysis.findings import (
+    GROWTH,
+    LEAK,
+    LEAK_CANDIDATE,
+    LEVEL,
+    LOST_RELEASES,
+    Finding,
+    fold_ranks,
+    ranks_text,
+)
 from msmemscope.analysis.leak_words import worded
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
 from msmemscope.analysis.verdict.sites import SiteJudge
@@ -990,6 +999,7 @@ def test_ranks_are_folded():
     assert fold_ranks((0, 1, 2, 3, 7)) == "0-3,7"
     assert fold_ranks((7, 5, 6, 6, 0)) == "0,5-7"
     assert fold_ranks(()) == ""
+    assert (ranks_text((3, 3)), ranks_text({2, 1, 0})) == ("rank 3", "ranks 0-2")
 
 
 def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_run import process
 
+from msmemscope.analysis.findings import note_about
 from msmemscope.analysis.subjects import find_subjects, name_of
 from msmemscope.tables.process import Process
 
@@ -92,6 +93,12 @@ def test_of_several_processes_with_one_rank_the_one_with_steps_is_it() -> None:
 def test_attempts_of_a_rank_are_two_subjects() -> None:
     found = find_subjects([process(1), process(2, attempt=1, pid=200)], {0: 5, 1: 5})
     assert [(one.rank, one.attempt) for one in found] == [(0, 0), (0, 1)]
+
+
+def test_a_note_names_a_restarted_rank_once() -> None:
+    found = find_subjects([process(1, rank=0), process(2, rank=1), process(3, rank=1, attempt=1)], {})
+    note = note_about("left_out", found, found.ranks)
+    assert (note.ranks, note.count, note.scope) == ((0, 1), 2, "uniform")
 
 
 def test_names_are_unique() -> None:
