@@ -44,7 +44,7 @@ from msmemscope.analysis.findings import (
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.slope import steady_slope
-from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools
 from msmemscope.folds.segments import DRIVER_POOLS, lay_out, of_process
 from msmemscope.vocabulary import DeviceType
 
@@ -138,24 +138,14 @@ def judge(tables: Tables, options: FragmentationOptions) -> list[Finding]:
 def _growths(tables: Tables, least: int) -> Iterator[Growth]:
     """Pools whose reserved bytes go on growing while those of their blocks do not."""
     tracked = tables.tracked
-    steps = tracked.steps
-    names = ("process", "device_type", "device", "pool", "step", "end_bytes", "end_reserved")
-    columns = {name: np.asarray(steps[name]).astype(np.int64) for name in names}
-    keep = np.asarray(steps["complete"], bool) & (columns["step"] >= FIRST_STEP) & (columns["end_reserved"] >= 0)
-    keep &= ~np.isin(columns["pool"], DRIVER_POOLS)
-    rows = np.flatnonzero(keep)
-    rows = rows[np.lexsort([columns[name][rows] for name in reversed(names[:5])])]
-    key = np.stack([columns[name][rows] for name in names[:4]], axis=1)
-    if not len(rows):
-        return
-    begins = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(axis=1)])
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
-        mine = rows[begin:end]
-        step, reserved, allocated = (columns[name][mine] for name in ("step", "end_reserved", "end_bytes"))
+    names = ("step", "end_reserved", "end_bytes")
+    for (number, device_type, device, pool), of in steps_of_pools(tracked.steps, names):
+        known = of["end_reserved"] >= 0
+        step, reserved, allocated = (of[name][known] for name in names)
+        if len(step) < FEWEST_STEPS or tracked.subjects.is_over(tracked.subjects.of(number)):
+            continue
         grown = int(reserved[-1] - reserved[0])
-        number = int(key[begin, 0])
-        subject = tracked.subjects.of(number)
-        if grown < least or len(mine) < FEWEST_STEPS or tracked.subjects.is_over(subject):
+        if grown < least:
             continue
         allocated_grown = _ends_apart(allocated)
         per_step = steady_slope(step, reserved)
@@ -163,9 +153,9 @@ def _growths(tables: Tables, least: int) -> Iterator[Growth]:
             continue
         yield Growth(
             number,
-            int(key[begin, 1]),
-            int(key[begin, 2]),
-            int(key[begin, 3]),
+            device_type,
+            device,
+            pool,
             int(step[0]),
             int(step[-1]),
             int(reserved[-1]),

@@ -36,9 +36,8 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.analysis.slope import steady_slope
-from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools
 from msmemscope.analysis.subjects import Subject
-from msmemscope.folds.segments import DRIVER_POOLS
 
 DRIFT, HEALTH = "drift", "health"
 ALIKE = 0.01
@@ -90,21 +89,10 @@ def find_health(tables: Tables) -> list[PoolHealth]:
     """Of every pool that is no driver's, with so many steps that something can be said."""
     tracked = tables.tracked
     gaps = {(one.process, one.device, one.pool): one for one in gap_table(tracked.steps)}
-    names = ("process", "device_type", "device", "pool", "step", "peak_bytes", "end_bytes")
-    columns = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in names}
-    keep = np.asarray(tracked.steps["complete"], bool) & (columns["step"] >= FIRST_STEP)
-    rows = np.flatnonzero(keep & ~np.isin(columns["pool"], DRIVER_POOLS))
-    if not len(rows):
-        return []
-    rows = rows[np.lexsort([columns[name][rows] for name in reversed(names[:5])])]
-    key = np.stack([columns[name][rows] for name in names[:4]], axis=1)
-    begins = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(axis=1)])
     found = []
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
-        mine = rows[begin:end]
-        process, device_type, device, pool = (int(value) for value in key[begin])
-        step, peaks, ends = (columns[name][mine] for name in names[4:])
-        if len(mine) < FEWEST_STEPS or not peaks.max():
+    for (process, device_type, device, pool), of in steps_of_pools(tracked.steps, ("step", "peak_bytes", "end_bytes")):
+        step, peaks, ends = of.values()
+        if len(step) < FEWEST_STEPS or not peaks.max():
             continue
         place = process, device_name(device_type, device), pool_name(pool, device_type)
         found.append(
@@ -113,7 +101,7 @@ def find_health(tables: Tables) -> list[PoolHealth]:
                 device_type,
                 device,
                 pool,
-                len(mine),
+                len(step),
                 int(step[-1]),
                 warm_up_end(step, peaks),
                 int(np.median(peaks[len(peaks) // 2 :])),

@@ -7,11 +7,13 @@ before it, and no event carries the number 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from msmemscope.folds.segments import DRIVER_POOLS
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -28,6 +30,25 @@ def last_steps(tracked: Tracked) -> npt.NDArray[np.int64]:
     for subject in tracked.subjects:
         last[list(subject.members)] = max(tracked.last_complete_step.get(member, -1) for member in subject.members)
     return last
+
+
+def steps_of_pools(
+    steps: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[tuple[int, int, int, int], dict[str, npt.NDArray[np.int64]]]]:
+    """Process, device type, device and pool, ascending, of every pool that is no driver's, with these columns of its
+    complete steps from FIRST_STEP on, in the order of the steps. Pools without such a step are left out."""
+    of_pool = ("process", "device_type", "device", "pool")
+    columns = {name: np.asarray(steps[name]).astype(np.int64) for name in dict.fromkeys((*of_pool, "step", *names))}
+    keep = np.asarray(steps["complete"], bool) & (columns["step"] >= FIRST_STEP)
+    rows = np.flatnonzero(keep & ~np.isin(columns["pool"], DRIVER_POOLS))
+    if not len(rows):
+        return
+    rows = rows[np.lexsort([columns[name][rows] for name in ("step", *reversed(of_pool))])]
+    key = np.stack([columns[name][rows] for name in of_pool], axis=1)
+    begins = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(axis=1)]).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+        process, device_type, device, pool = key[begin].tolist()
+        yield (process, device_type, device, pool), {name: columns[name][rows[begin:end]] for name in names}
 
 
 def allocations_of(tracked: Tracked) -> dict[str, int]:
