@@ -43,6 +43,7 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.live_lines import line_of, place_of
 from msmemscope.analysis.owners import owner_texts
+from msmemscope.analysis.subjects import who_cells
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -348,9 +349,7 @@ def _place(one: _Line) -> str:
 def _rows(tables: Tables, one: _Audited, options: AuditOptions) -> Iterator[Row]:
     process = tables.tracked.processes[one.process]
     facts: dict[str, str | int | float] = {
-        "rank": "" if process.rank is None else process.rank,
-        "process": one.subject.name,
-        "pid": process.pid,
+        **who_cells(one.subject, process),
         "first_mark": options.marks[0],
         "mark": options.marks[1],
         "first_step": one.span.first_step,

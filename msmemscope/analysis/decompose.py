@@ -33,6 +33,7 @@ from msmemscope.analysis.owner_trees import (
     tree_of,
 )
 from msmemscope.analysis.owners import UNATTRIBUTED
+from msmemscope.analysis.subjects import who_cells
 from msmemscope.vocabulary import Pool
 
 KIND = "decompose"
@@ -170,14 +171,8 @@ def _rows(tree: Tree, facts: Cells) -> Iterator[Row]:
 def _facts(tables: Tables) -> dict[int, Cells]:
     """Who each process is, as cells of a row."""
     tracked = tables.tracked
-    names = {number: subject.name for subject in tracked.subjects for number in subject.members}
     return {
-        number: {
-            "rank": "" if process.rank is None else process.rank,
-            "process": names.get(number, ""),
-            "pid": process.pid,
-        }
-        for number, process in enumerate(tracked.processes)
+        number: {**who_cells(tracked.subjects.of(number), process)} for number, process in enumerate(tracked.processes)
     }
 
 

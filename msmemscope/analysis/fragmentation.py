@@ -56,10 +56,11 @@ COLUMNS = (
     *("kind", "ranks", "device", "pool", "reserved_bytes", "grown_bytes", "grown_per_step", "allocated_grown_bytes"),
     *("file", "line", "function", "pinned_bytes", "segments", "cached_bytes"),
 )
+ALLOC_CONF: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
+"""By type of device the variable that torch's pool takes its options from."""
 _MOST_ALLOCATED = 0.25  # of the growth: more, and the pool grows because its blocks do
 _MOST = 0.5  # of the growth, that segments of one kind must make
 _LINES = 5
-_VARIABLE: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ def _details(first: Growth) -> Iterator[str]:
 def _advice(found: Finding, first: Growth, leak: Finding | None) -> str:
     if leak:
         return f"Mend the leak at {leak.place}: it costs the segments around its blocks, too."
-    variable = _VARIABLE.get(first.device_type)
+    variable = ALLOC_CONF.get(first.device_type)
     cure = f"Set {variable}=expandable_segments:True, or " if variable else ""
     what = f"allocate what {found.place} keeps before the loop"
     return f"{cure or ''}{what if cure else what[0].upper() + what[1:]}, where no large block comes and goes beside it."

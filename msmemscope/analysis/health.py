@@ -37,7 +37,7 @@ from msmemscope.analysis.findings import (
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools
-from msmemscope.analysis.subjects import Subject
+from msmemscope.analysis.subjects import Subject, who_cells
 
 DRIFT, HEALTH = "drift", "health"
 ALIKE = 0.01
@@ -215,9 +215,7 @@ def _rows(tables: Tables, found: Sequence[PoolHealth]) -> Iterator[Row]:
         yield Row(
             "health",
             {
-                "rank": "" if subject.rank is None else subject.rank,
-                "process": subject.name,
-                "pid": tables.tracked.processes[one.process].pid,
+                **who_cells(subject, tables.tracked.processes[one.process]),
                 "device": device_name(one.device_type, one.device),
                 "pool": pool_name(one.pool, one.device_type),
                 "steps": one.steps,

@@ -23,6 +23,7 @@ from msmemscope.analysis.card_ledger import Alive, PoolLevel, card_ledger
 from msmemscope.analysis.findings import Finding, Row, at_the_start, device_name, format_bytes, scope_of
 from msmemscope.analysis.host_ledger import host_ledger
 from msmemscope.analysis.ledger_entries import Entry, Ledger, wrong_sums
+from msmemscope.analysis.subjects import who_cells
 from msmemscope.vocabulary import DeviceType
 
 KIND, UNEXPLAINED, DOES_NOT_ADD_UP = "ledger", "unexplained_memory", "does_not_add_up"
@@ -280,9 +281,7 @@ def _rows(tables: Tables, ledger: Ledger) -> Iterator[Row]:
     subject = tracked.subjects.of(ledger.process)
     whole = next((entry.bytes for entry in ledger.entries if entry.bytes), 0)
     facts: dict[str, str | int | float] = {
-        "rank": "" if subject.rank is None else subject.rank,
-        "process": subject.name,
-        "pid": process.pid,
+        **who_cells(subject, process),
         "host": process.host,
         "device": ledger.device,
         "step": "" if ledger.step < 0 else ledger.step,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.findings import LEAK as LEAKS
 from msmemscope.analysis.findings import Finding, device_name, format_bytes
+from msmemscope.analysis.fragmentation import ALLOC_CONF
 from msmemscope.analysis.live_lines import place_of
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 TOO_LARGE, LIMIT, LEAK, FRAGMENTED = "too_large", "limit", "leak", "fragmented"
 REFUSED, NEIGHBOUR, LARGE_REQUEST, FULL = "refused", "neighbour", "large_request", "full"
 
-_CONFIGURATION: dict[int, str] = {DeviceType.NPU: "PYTORCH_NPU_ALLOC_CONF", DeviceType.CUDA: "PYTORCH_CUDA_ALLOC_CONF"}
 _MUCH = 10  # a device has so many times what others may hold on it without a word: contexts, libraries
 
 
@@ -134,7 +134,7 @@ def _fragmented(incident: Incident, facts: Facts) -> Cause | None:
     pool = max(fitting, key=lambda one: int(one["free"]))
     largest = pool["largest_free"] or 0
     piece = f", the largest piece {format_bytes(largest)}" if largest else ""
-    variable = _CONFIGURATION.get(incident.device_type)
+    variable = ALLOC_CONF.get(incident.device_type)
     cure = f": set {variable}=expandable_segments:True" if variable else ""
     free = format_bytes(pool["free"])
     figures: dict[str, int | str] = {"free_bytes": int(pool["free"]), "largest_free": int(largest)}

@@ -90,6 +90,12 @@ class Subjects(Sequence[Subject]):
         return tuple(sorted({one.rank for one in self if one.rank is not None}))
 
 
+def who_cells(subject: Subject, process: Process) -> dict[str, str | int]:
+    """Who a process of a subject is, as the cells rank ("" of none), process and pid of a row."""
+    rank = "" if subject.rank is None else subject.rank
+    return {"rank": rank, "process": subject.name, "pid": process.pid}
+
+
 def find_subjects(processes: Sequence[Process], boundaries: Mapping[int, int]) -> Subjects:
     """Pure. boundaries: process index -> step boundaries that it made itself; absent: none."""
     members: dict[int, list[int]] = {}

@@ -6,7 +6,7 @@ import pytest
 from fake_run import process
 
 from msmemscope.analysis.findings import note_about
-from msmemscope.analysis.subjects import find_subjects, name_of
+from msmemscope.analysis.subjects import find_subjects, name_of, who_cells
 from msmemscope.tables.process import Process
 
 
@@ -88,6 +88,15 @@ def test_of_several_processes_with_one_rank_the_one_with_steps_is_it() -> None:
     nobody = find_subjects(processes, {0: 30, 1: 30})
     assert [one.label for one in nobody] == ["tokenize.py [pid 5] of rank 0", "train.py [pid 6] of rank 0"]
     assert nobody.ranks == ()
+
+
+def test_rows_name_a_rank_only_where_the_subject_is_one() -> None:
+    processes = [process(1, rank=0), process(2, rank=3), process(3, rank=3)]
+    found = find_subjects(processes, {0: 5, 1: 5, 2: 5})
+    cells = [who_cells(found.of(number), one) for number, one in enumerate(processes)]
+    assert [one["rank"] for one in cells] == [0, "", ""]
+    assert [one["process"] for one in cells] == [found.of(number).name for number in range(3)]
+    assert [one["pid"] for one in cells] == [one.pid for one in processes]
 
 
 def test_attempts_of_a_rank_are_two_subjects() -> None:
