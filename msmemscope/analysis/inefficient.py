@@ -137,7 +137,7 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
         for row in _rows(_large(process.rows, frame_number, options.min_bytes)):
             pattern = NAMES[row["pattern"]]
             stack = tuple(tables.stack(row["stack_py"]) or tables.stack(row["stack_c"]))
-            of_ranks = tables.tracked.processes[number].rank is not None
+            of_ranks = tables.tracked.subjects.of(number).rank is not None
             line = _Line(pattern, row["device_type"], row["pool"], line_of(stack), of_ranks)
             pool = pools[row["device_type"], row["device"], row["pool"]]
             _add(lines[line].setdefault(number, _Use(pool)), row)
@@ -194,16 +194,15 @@ def _finding(
     tables: Tables, line: _Line, uses: Mapping[int, _Use], stack: tuple[Frame, ...], partner_py: int
 ) -> Finding:
     tracked = tables.tracked
-    names = {number: subject.name for subject in tracked.subjects for number in subject.members}
-    ranks = tuple(sorted({int(tracked.ranks[number]) for number in uses})) if line.of_ranks else ()
-    processes = () if line.of_ranks else tuple(dict.fromkeys(names.get(number, "") for number in sorted(uses)))
+    subjects = {number: tracked.subjects.of(number) for number in sorted(uses)}
+    ranks = tuple(sorted({one.rank for one in subjects.values() if one.rank is not None}))
+    processes = tuple(dict.fromkeys(one.name for one in subjects.values() if one.rank is None))
     several = list(uses.values())
     size = sum(one.bytes + one.shared_bytes for one in several)
     partner = line_of(tuple(tables.stack(partner_py))) if partner_py else None
     per_rank: dict[str, dict[str, Any]] = {}
     for number, use in sorted(uses.items()):
-        who = str(int(tracked.ranks[number])) if line.of_ranks else names.get(number, "")
-        entry = per_rank.setdefault(who, {"bytes": 0, "blocks": 0})
+        entry = per_rank.setdefault(subjects[number].key, {"bytes": 0, "blocks": 0})
         entry["bytes"] += use.bytes + use.shared_bytes
         entry["blocks"] += use.blocks
         entry |= {"pool_peak_bytes": use.pool.peak_bytes, "floor_bytes": use.pool.floor_bytes}

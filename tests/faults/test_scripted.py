@@ -9,6 +9,7 @@ import pytest
 
 from msmemscope.selftest import play
 from msmemscope.selftest.case import Case, Expected, all_cases, differences, failures
+from msmemscope.selftest.cases import inefficient
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
 from msmemscope.selftest.script import KIB, Script
@@ -88,3 +89,18 @@ def test_jobs_are_stored_in_several_batches_and_parts() -> None:
     with played(job) as made:
         assert len(list((made.run.path / "events").glob("part-*.parquet"))) > 1
         assert not differences((), made.live.summary.findings)
+
+
+def test_what_two_programs_hold_in_vain_under_one_rank_is_not_added_up() -> None:
+    job = Script()
+    job.config["analysis"] = ("inefficient",)
+    for program in ("actor.py", "critic.py"):
+        process = job.process(rank=0, world_size=1, program=program)
+        unused = inefficient.make(process, inefficient.SIZE, inefficient.HERE)
+        inefficient.peak(process)
+        process.free(unused)
+    with played(job) as made:
+        (found,) = made.stored.summary.findings
+    assert found.ranks == ()
+    assert sorted(name.partition(" ")[0] for name in found.processes) == ["actor.py", "critic.py"]
+    assert [one["bytes"] for one in found.evidence["per_rank"].values()] == [inefficient.SIZE] * 2
