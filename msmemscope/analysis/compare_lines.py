@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msmemscope.analysis.blocks import PEAK_OF_ALL, TYPICAL_PEAK
-from msmemscope.analysis.findings import place_text, source_line
+from msmemscope.analysis.findings import place_text, with_source
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.analysis.peer_use import SiteLevels
@@ -68,8 +68,9 @@ class Change:
     @property
     def where(self) -> str:
         """`train.py:58 `the line``, with where it was before."""
-        source = source_line(self.line.file, self.line.line) if self.b is not None and not self.line.is_native else ""
-        text = f"{self.line.place} `{source}`" if source else self.line.place
+        text = self.line.place
+        if self.b is not None and not self.line.is_native:
+            text = with_source(text, self.line.file, self.line.line)
         if self.is_moved and self.a is not None:
             return f"{text} (moved from {self.a.place})"
         return text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.findings import device_name, fold_ranks, pool_name
+from msmemscope.analysis.findings import device_name, fold_ranks, pool_name, ranks_text
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import name_of
 from msmemscope.errors import InputError
@@ -49,7 +49,7 @@ class Choice:
         if self.role:
             words.append(f"role {self.role}")
         if self.ranks:
-            words.append(f"rank{'s' * (len(self.ranks) > 1)} {fold_ranks(self.ranks)}")
+            words.append(ranks_text(self.ranks))
         if self.steps is not None:
             first, last = self.steps
             words.append(f"step {first}" if first == last else f"steps {first}-{last}")

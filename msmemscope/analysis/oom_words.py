@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msmemscope.analysis.findings import Finding, at_the_start, fold_ranks, format_bytes
+from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, ranks_text
 from msmemscope.analysis.live_lines import place_of
 from msmemscope.analysis.oom_cause import FULL
 from msmemscope.vocabulary import Pool
@@ -52,8 +52,7 @@ def closing(finding: Finding, cause: Cause) -> Iterator[str]:
         yield f"{evidence['incidents']:,} times in all"
     if evidence["ended"]:
         ranks = [int(rank) for rank in evidence["ended"]]
-        word = "rank" if len(ranks) == 1 else "ranks"
-        yield f"{word} {fold_ranks(ranks)} ended within {max(evidence['ended'].values()):.1f} s of it"
+        yield f"{ranks_text(ranks)} ended within {max(evidence['ended'].values()):.1f} s of it"
 
 
 def details_of(evidence: Mapping[str, Any]) -> tuple[str, ...]:

@@ -211,11 +211,11 @@ def _read_run(side: _Side, kinds: Sequence[int]) -> None:
             continue
         batches = pieces.pop(process.ring)
         columns = {name: np.concatenate([batch[name] for batch in batches]) for name in wanted}
-        for place in cards_of(columns):
+        for place in _cards_of(columns):
             _add(side, columns, columns["size"].astype(np.int64), kinds, place, run.string)
 
 
-def cards_of(columns: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int]]:
+def _cards_of(columns: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, int]]:
     """Type and index of the cards in which a process put tensors."""
     tensors = np.isin(columns["device_type"], _CARDS) & (columns["kind"] == Kind.MALLOC)
     tensors &= np.isin(columns["pool"], (*_UPSTREAM, Pool.CUDA))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.findings import fold_ranks
+from msmemscope.analysis.findings import ranks_text
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.alignment import aligned
 from msmemscope.imports.imported import Imported, rows
@@ -206,4 +206,4 @@ def _by_rhythm(processes: Sequence[Imported]) -> Steps:
 
 def _names(processes: Sequence[Imported]) -> str:
     ranks = [one.rank for one in processes if one.rank is not None]
-    return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}" if ranks else processes[0].path.name
+    return ranks_text(ranks) if ranks else processes[0].path.name

@@ -44,6 +44,9 @@ _PROCESS_FIELDS = {
     **dict.fromkeys(("ring", "parent_ring"), pa.uint64()),
     **dict.fromkeys(("created_ns", "ended_ns", "wall_offset_ns", "ended_by", "events"), pa.int64()),
 }
+# Of a csv: texts even where every cell looks like a number.
+_TEXTS = ("ranks", "host", "scope", "device", "pool", "file", "function", "owner", "kind", "when", "process")
+_MOST_COLUMNS = 256  # DuckDB takes minutes over thousands
 
 
 def open_run(path: str | os.PathLike[str]) -> OpenedRun:
@@ -297,12 +300,6 @@ def _read(path: Path) -> pa.Table:
         raise RunError(f"{path} cannot be read ({error}): msmemscope analyze {path.parent} writes it anew") from None
 
 
-_TEXTS = ("ranks", "host", "scope", "device", "pool", "file", "function", "owner", "kind", "when", "process")
-
-
-_MOST_COLUMNS = 256
-
-
 def _read_csv(source: Path | io.BytesIO) -> pa.Table:
     types = pa_csv.ConvertOptions(column_types=dict.fromkeys(_TEXTS, pa.string()), strings_can_be_null=True)
     lines = pa_csv.ParseOptions(newlines_in_values=True)
@@ -311,7 +308,7 @@ def _read_csv(source: Path | io.BytesIO) -> pa.Table:
         names = {name.lower() for name in table.column_names}
     except Bad as error:
         raise RunError(f"{source} cannot be read ({error}): msmemscope analyze writes it anew") from None
-    if len(names) < table.num_columns or table.num_columns > _MOST_COLUMNS:  # DuckDB takes minutes over thousands
+    if len(names) < table.num_columns or table.num_columns > _MOST_COLUMNS:
         raise RunError(f"{source} has columns of one name, or too many: msmemscope analyze writes it anew")
     return table
 

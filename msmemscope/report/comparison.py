@@ -18,7 +18,7 @@ from msmemscope.analysis.analyzer import Judged, Tables, tables_of
 from msmemscope.analysis.blocks import event_columns, fold
 from msmemscope.analysis.compare import COMPARE, CompareOptions, Comparison, EventsOf, compare_runs
 from msmemscope.analysis.compare_words import COLUMNS, rows
-from msmemscope.analysis.findings import fold_ranks
+from msmemscope.analysis.findings import ranks_text
 from msmemscope.analysis.launches import EVENT_KINDS, LAUNCH_COLUMNS
 from msmemscope.folds.host_use import host_series
 from msmemscope.report.cluster import write_json, write_rows
@@ -129,7 +129,7 @@ def _heading(a: ReadRun, b: ReadRun, comparison: Comparison) -> Iterator[str]:
     yield "msMemScope compare"
     for read, side in ((a, comparison.a), (b, comparison.b)):
         ranks = [one.subject.rank for one in side.members if one.subject.rank is not None]
-        who = f"rank{'s' * (len(ranks) > 1)} {fold_ranks(ranks)}" if ranks else f"{len(side.members)} processes"
+        who = ranks_text(ranks) if ranks else f"{len(side.members)} processes"
         who = side.members[0].subject.name if not ranks and len(side.members) == 1 else who
         ranges = {one.steps for one in side.members}
         steps = ""

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from msmemscope.analysis import registry
 from msmemscope.analysis.analyzer import Judged
-from msmemscope.analysis.findings import Finding, fold_ranks, format_bytes
+from msmemscope.analysis.findings import Finding, fold_ranks, format_bytes, ranks_text
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.subjects import Subject
 from msmemscope.errors import InputError
@@ -172,8 +172,8 @@ def _plain(section: Section) -> Iterator[str]:
 
 
 def _job(summary: Summary) -> Section:
-    ranks = f"rank{'' if len(summary.ranks) == 1 else 's'} {fold_ranks(summary.ranks)} of {summary.world_size}"
-    who = [*([ranks] if summary.ranks else []), *([_few(summary.others)] if summary.others else [])]
+    ranks = f"{ranks_text(summary.ranks)} of {summary.world_size}" if summary.ranks else ""
+    who = [*([ranks] if ranks else []), *([_few(summary.others)] if summary.others else [])]
     hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {', '.join(summary.hosts) or 'unknown'}"
     processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
     lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msmemscope.analysis.findings import fold_ranks
+from msmemscope.analysis.findings import ranks_text
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject, Subjects
@@ -100,8 +100,7 @@ def _who(dead: Sequence[Subject]) -> str:
     texts = []
     for attempt in sorted({one.attempt for one in ranks}):
         numbers = [one.rank for one in ranks if one.attempt == attempt and one.rank is not None]
-        word = "rank" if len(numbers) == 1 else "ranks"
-        texts.append(f"{word} {fold_ranks(numbers)}" + (f" (attempt {attempt})" if attempt else ""))
+        texts.append(ranks_text(numbers) + (f" (attempt {attempt})" if attempt else ""))
     names = [one.name for one in dead if one.rank is None]
     texts += names[:3] + ([f"{len(names) - 3} more processes"] if len(names) > 3 else [])
     return ", ".join(texts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from msmemscope.analysis.findings import device_name, format_bytes, pool_name, source_line
+from msmemscope.analysis.findings import device_name, format_bytes, pool_name, with_source
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.owner_history import BlockHistory, find_histories
@@ -90,8 +90,8 @@ def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None) -> I
     )
     frame = line_of(merged(run.stack(block.stack_py), run.stack(block.stack_c)))
     if frame is not None:
-        source = source_line(frame.file, frame.line) if frame.kind == "python" else ""
-        yield f"  allocated at {frame.text}{f' `{source}`' if source else ''}"
+        is_python = frame.kind == "python"
+        yield f"  allocated at {with_source(frame.text, frame.file, frame.line) if is_python else frame.text}"
     if step is not None:
         yield f"  in step {step}: {block.owner_in(step) or UNATTRIBUTED}"
     for one in block.owners:
