@@ -19,7 +19,8 @@ from msmemscope.analysis.findings import device_name, fold_ranks, pool_name, ran
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import name_of
 from msmemscope.errors import InputError
-from msmemscope.vocabulary import DeviceType, Pool
+from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 """Device type and pool."""
 METRICS = ("peak", "end", "reserved", "allocs")
-_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 _MOST_RANK = 1 << 20
 _ALL_STEPS = (0, (1 << 32) - 1)
 
@@ -100,7 +100,7 @@ class Member:
     def main_place(self) -> Place | None:
         """The pool that counts most: a framework's on a card, else tensors of the CPU; the one with the highest
         peak."""
-        frameworks = [place for place in self.figures if place[1] not in _DRIVERS]
+        frameworks = [place for place in self.figures if place[1] not in DRIVER_POOLS]
         return max(frameworks, key=lambda at: (at[0] != DeviceType.CPU, self.figures[at].peak, at), default=None)
 
 
@@ -280,7 +280,7 @@ def _figures(of_process: dict[str, npt.NDArray[np.int64]], steps: tuple[int, int
         one = Figures(
             peak=int(of["peak_bytes"].max()),
             end=int(np.median(late)),
-            reserved=reserved if reserved >= 0 and pool not in _DRIVERS else None,
+            reserved=reserved if reserved >= 0 and pool not in DRIVER_POOLS else None,
             allocs=float(np.median(per_step)) if steps is not None else float(of["allocs"].sum()),
             peak_step=int(of["step"][of["peak_bytes"].argmax()]),
             devices=(device,),

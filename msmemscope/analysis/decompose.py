@@ -34,7 +34,7 @@ from msmemscope.analysis.owner_trees import (
 )
 from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.analysis.subjects import who_cells
-from msmemscope.vocabulary import Pool
+from msmemscope.folds.segments import DRIVER_POOLS
 
 KIND = "decompose"
 PEAK, END, STEP_PEAK, STEP_END = "peak", "end", "step_peak", "step_end"
@@ -43,7 +43,6 @@ COLUMNS = (
     *("owner", "level", "own_bytes", "bytes", "share", "pool_bytes"),
 )
 
-_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 _LINES = 12  # of the console
 _DEEPEST_LINE = 3  # levels
 
@@ -129,7 +128,7 @@ def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Itera
     for key in sorted({*zip(*(sums[name].tolist() for name in ("device_type", "device", "pool")), strict=True)}):
         device_type, device, pool = key
         place = place_of(device_type, device, pool)
-        make = partial(_Moment, number, place, pool in _DRIVERS)
+        make = partial(_Moment, number, place, pool in DRIVER_POOLS)
         root = place[1]
         of_pool = (sums["device_type"] == device_type) & (sums["device"] == device) & (sums["pool"] == pool)
         at_peak = (peaks["device_type"] == device_type) & (peaks["device"] == device) & (peaks["pool"] == pool)

@@ -15,14 +15,14 @@ from msmemscope.analysis.live_lines import StackOf, alive_by_line
 from msmemscope.analysis.oom_cause import Cause, Facts, cause_of
 from msmemscope.analysis.owners import owner_texts
 from msmemscope.analysis.usage import DeviceUse
-from msmemscope.vocabulary import DeviceType, Pool
+from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
     from msmemscope.analysis.oom_episodes import Failed
     from msmemscope.folds.incidents import Failure, Incident
 
-_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 Rows = tuple[dict[str, Any], ...]
 
 
@@ -78,7 +78,7 @@ def _pools(incident: Incident) -> Rows:
     """What each framework's pool had on the device, and what of it was free."""
     live = incident.alive
     rows = []
-    for pool in np.unique(live["pool"][~np.isin(live["pool"], _DRIVERS)]).tolist():
+    for pool in np.unique(live["pool"][~np.isin(live["pool"], DRIVER_POOLS)]).tolist():
         used = int(live["size"][live["pool"] == pool].sum())
         space = next((space for space in incident.spaces if space.pool == pool), None)
         reserved = incident.pool_totals.get(pool, space.reserved if space else None)
@@ -97,7 +97,7 @@ def _pools(incident: Incident) -> Rows:
 def _use(incident: Incident, sampled: DeviceUse) -> DeviceUse:
     """What a driver said at the failure itself comes before a sample."""
     for failure in incident.failures:
-        if failure.pool in _DRIVERS and failure.total > 0:
+        if failure.pool in DRIVER_POOLS and failure.total > 0:
             return DeviceUse(failure.used if failure.used >= 0 else sampled.used, failure.total, sampled.process_used)
     return sampled
 
@@ -106,7 +106,7 @@ def _others(incident: Incident, use: DeviceUse, own: int) -> int | None:
     """Bytes of the device that are not this process's; of a sample what were not its own when it was taken."""
     if use.used is None or incident.device_type == DeviceType.CPU:
         return None
-    is_sampled = not any(one.pool in _DRIVERS and one.used >= 0 for one in incident.failures)
+    is_sampled = not any(one.pool in DRIVER_POOLS and one.used >= 0 for one in incident.failures)
     return max(use.used - (use.process_used if is_sampled and use.process_used is not None else own), 0)
 
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from msmemscope.analysis.causes import Leak
 from msmemscope.analysis.findings import device_name
-from msmemscope.vocabulary import DeviceType, Pool
+from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
-_DRIVER_POOLS = (Pool.HAL, Pool.CUDA_DRIVER)
 _NEVER = 10**9
 _Levels = tuple[int, int, int]
 """Bytes in use: at the end of the step, at least when its peak needs the room, at most."""
@@ -101,7 +101,7 @@ class Outlook:
             end, peak, reserved, most = (
                 int(steps[name][row]) for name in ("end_bytes", "peak_bytes", "end_reserved", "peak_reserved")
             )
-            of_place = sums[f"{process.host}/{device}", int(steps["pool"][row]) in _DRIVER_POOLS]
+            of_place = sums[f"{process.host}/{device}", int(steps["pool"][row]) in DRIVER_POOLS]
             for at, level in enumerate((max(reserved, end), max(peak, end), max(most, peak, end))):
                 of_place[at] += level
         places = {place for place, _ in sums}

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name, scope_of
+from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.peer_use import Place, Use
 
 STAGES_DIFFER = "stages_differ"
-_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 _FEWEST = 3  # stages: of two nobody knows which is as usual
 
 
@@ -99,7 +99,7 @@ def _main_place(uses: Mapping[Place, Mapping[int, Use]], members: Sequence[int])
     total = {
         place: sum(of_place[one].peak for one in members if one in of_place)
         for place, of_place in uses.items()
-        if place[1] not in (*_DRIVERS, Pool.NONE)
+        if place[1] not in (*DRIVER_POOLS, Pool.NONE)
     }
     return max(total, key=lambda place: (place[0] != DeviceType.CPU, total[place]), default=None)
 

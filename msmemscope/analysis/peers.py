@@ -51,14 +51,14 @@ from msmemscope.analysis.peer_groups import by_likeness, by_stage, read_degrees
 from msmemscope.analysis.peer_stages import note_on_stages
 from msmemscope.analysis.peer_use import FEWEST_STEPS, RSS, Place, SiteLevels, Use, resident_use, use_by_place
 from msmemscope.analysis.steps import FIRST_STEP
-from msmemscope.vocabulary import DeviceType, Pool
+from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject
 
 __all__ = ["PEERS", "PeerOptions", "judge"]
 
-_DRIVERS = (Pool.HAL, Pool.CUDA_DRIVER)
 # Each with the fields of Use that say by how much it differs by chance.
 _FIGURES = (("peak", "peak_swing"), ("end", "end_swing"), ("reserved", "peak_swing"))
 _RSS_FIGURES = {"peak": "rss", "end": "rss_end", "reserved": "rss"}
@@ -176,7 +176,7 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
                 peers = [process for number, process in enumerate(group) if number != at]
                 use = everybody[at]
                 # Pinned host memory is no part of the tensors' pool.
-                is_pinned = place[0] == DeviceType.CPU and place[1] in _DRIVERS
+                is_pinned = place[0] == DeviceType.CPU and place[1] in DRIVER_POOLS
                 told[place[0], is_pinned, excess > 0, group[at]].append(
                     Excess(
                         process=group[at],
@@ -194,7 +194,7 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
         main = min(
             figures,
             key=lambda one: (
-                *(one.place[1] in _DRIVERS, one.place == RSS),
+                *(one.place[1] in DRIVER_POOLS, one.place == RSS),
                 *(one.figure == "reserved", -one.bytes, one.figure not in ("peak", "rss")),
             ),
         )

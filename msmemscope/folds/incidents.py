@@ -87,7 +87,7 @@ class Incident:
     @property
     def device_use(self) -> tuple[int, int] | None:
         """Used and total bytes of the whole device, as the driver said at one of the failures."""
-        driver = (one for one in self.failures if one.pool in (Pool.HAL, Pool.CUDA_DRIVER))
+        driver = (one for one in self.failures if one.pool in DRIVER_POOLS)
         return next(((one.used, one.total) for one in driver if one.used >= 0 and one.total > 0), None)
 
     @property
