@@ -6,6 +6,7 @@ Called by the tests of this folder; calls ``python -m msmemscope`` and nothing i
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,31 @@ def tool(output: Path, argv: Sequence[str | Path]) -> list[str]:
 def environment(**extra: str) -> dict[str, str]:
     """Return this environment, with one thread per process so that two programs do not fight over two cores."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
+
+
+def analysed(output: Path, analysis: str, *command: str | Path, options: Sequence[str] = ()) -> Path:
+    """The run of a command that ends well, recorded for an analysis that is no default."""
+    words = [sys.executable, "-m", "msmemscope", "--analysis", analysis, "--output-path", output, *options, "--"]
+    done = subprocess.run(
+        [*map(str, words), *map(str, command)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = output.glob("run_*")
+    return run
+
+
+def build_observer() -> None:
+    """Builds what sees torch's operators, so that they are there from the first step on; skips without a compiler."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler: nobody tells what operators touch at once")
+    build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
+    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
 
 
 def torchrun(nproc: int, *argv: str | Path) -> list[str | Path]:

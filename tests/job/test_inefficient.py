@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from running import LIMIT_S, PROGRAMS, environment
+from running import PROGRAMS, analysed, build_observer
 
 pytest.importorskip("torch")
 
@@ -25,27 +23,12 @@ pytestmark = pytest.mark.xdist_group("operators-observer")
 
 @pytest.fixture(scope="module", autouse=True)
 def observer() -> None:
-    if shutil.which("c++") is None:
-        pytest.skip("no C++ compiler: nobody tells what operators touch at once")
-    build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
-    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
+    build_observer()
 
 
 def watched(output: Path, *program: str | Path, options: tuple[str, ...] = ()) -> Path:
     """The run of a program of which inefficient blocks are looked for."""
-    tool = [sys.executable, "-m", "msmemscope", "--analysis", "inefficient", "--output-path", output, *options, "--"]
-    done = subprocess.run(
-        [*map(str, tool), sys.executable, *map(str, program)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (run,) = output.glob("run_*")
-    return run
+    return analysed(output, "inefficient", sys.executable, *program, options=options)
 
 
 def summary_of(run: Path) -> dict[str, Any]:

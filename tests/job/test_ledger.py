@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from running import LIMIT_S, PROGRAMS, environment
+from running import PROGRAMS, analysed
 
 MIB = 1 << 20
 
 
 def test_host_memory_adds_up_to_what_the_kernel_says(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
-    tool = [sys.executable, "-m", "msmemscope", "--analysis", "ledger", "--output-path", tmp_path / "out", "--"]
-    done = subprocess.run(
-        [*map(str, tool), sys.executable, str(PROGRAMS / "steady.py"), str(truth)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "out").glob("run_*")
+    run = analysed(tmp_path / "out", "ledger", sys.executable, PROGRAMS / "steady.py", truth)
     said = json.loads(truth.read_text())
     with (run / "cluster/ledger.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["device"] == "cpu"]

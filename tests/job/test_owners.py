@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,30 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import LIMIT_S, PROGRAMS, environment, torchrun
+from running import LIMIT_S, PROGRAMS, analysed, build_observer, torchrun
 
 from msmemscope.analysis.blocks import Tracked, track
 from msmemscope.analysis.owners import owner_levels
 from msmemscope.tables.run import Run
 
 PARTS = ("weight", "gradient", "optimizer_state", "buffer")
-
-
-def watched(output: Path, *command: str | Path, analysis: str = "decompose") -> Path:
-    """The run of a program under the tool."""
-    tool = [sys.executable, "-m", "msmemscope", "--analysis", analysis, "--output-path", output, "--"]
-    done = subprocess.run(
-        [*map(str, tool), *map(str, command)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (run,) = output.glob("run_*")
-    return run
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -67,7 +49,7 @@ def held_by_process(opened: Run, tracked: Tracked, number: int) -> list[dict[str
 def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str, optimizer: str) -> None:
     truth = tmp_path / "truth"
 
-    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", model, optimizer, "cpu", truth)
+    run = analysed(tmp_path / "out", "decompose", sys.executable, PROGRAMS / "owned.py", model, optimizer, "cpu", truth)
 
     said = [json.loads(line) for line in truth.read_text().splitlines()]
     assert len(said) == 4
@@ -78,7 +60,9 @@ def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str
 def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
 
-    run = watched(tmp_path / "out", *torchrun(2, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth))
+    run = analysed(
+        tmp_path / "out", "decompose", *torchrun(2, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth)
+    )
 
     for rank in (0, 1):
         said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]
@@ -92,7 +76,7 @@ def test_shards_of_fsdp1_are_what_each_rank_holds(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
     program = (PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth, "fsdp1")
 
-    run = watched(tmp_path / "out", *torchrun(2, *program))
+    run = analysed(tmp_path / "out", "decompose", *torchrun(2, *program))
 
     for rank in (0, 1):
         said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]
@@ -105,7 +89,7 @@ def test_ways_to_train_that_change_what_is_held(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
     truth.mkdir()
 
-    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned_cases.py", truth)
+    run = analysed(tmp_path / "out", "decompose", sys.executable, PROGRAMS / "owned_cases.py", truth)
 
     opened = Run(run)
     tracked = track(opened)
@@ -124,7 +108,9 @@ def test_ways_to_train_that_change_what_is_held(tmp_path: Path) -> None:
 
 def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:
     """cluster/decompose.csv against cluster/steps.csv, live and by `analyze --only decompose` of a step."""
-    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", tmp_path / "t")
+    run = analysed(
+        tmp_path / "out", "decompose", sys.executable, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", tmp_path / "t"
+    )
 
     nodes = rows(run / "cluster/decompose.csv")
     steps = [row for row in rows(run / "cluster/steps.csv") if row["complete"] == "true"]
@@ -148,12 +134,11 @@ def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("operators-observer")
 @pytest.mark.parametrize("model", ["nano_gpt", "resnet18"])
 def test_where_operators_are_recorded_little_of_the_peak_is_unattributed(tmp_path: Path, model: str) -> None:
-    if shutil.which("c++") is None:
-        pytest.skip("no C++ compiler: nobody tells what operators touch at once")
-    build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
-    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
+    build_observer()
 
-    run = watched(tmp_path / "out", sys.executable, PROGRAMS / "owned.py", model, "adamw", "cpu", tmp_path / "truth")
+    run = analysed(
+        tmp_path / "out", "decompose", sys.executable, PROGRAMS / "owned.py", model, "adamw", "cpu", tmp_path / "truth"
+    )
 
     nodes = [row for row in rows(run / "cluster/decompose.csv") if (row["scope"], row["when"]) == ("job", "peak")]
     sizes = {row["owner"]: int(row["bytes"]) for row in nodes}
