@@ -12,8 +12,8 @@ import functools
 
 from msmemscope import _native
 from msmemscope.collect.rank.bootstrap import after_import
+from msmemscope.collect.rank.first_fault import UntilFirstFault
 from msmemscope.collect.rank.steps import keep_from_compiler
-from msmemscope.telling import tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _MEGATRON = {
 _VLLM = {"tp": "get_tp_group", "pp": "get_pp_group", "dp": "get_dp_group", "ep": "get_ep_group"}
 
 _watching = False
-_failed = False
+_looks = UntilFirstFault("where this rank stands among its peers is not known")
 _known: Places = {}
 _untold = ""
 
@@ -54,7 +54,7 @@ def watch() -> None:
 def tell_again() -> None:
     """At a step, and when recording begins: what could not be told before."""
     global _untold
-    if _untold and not _failed and _native.stats()["recording"]:
+    if _untold and not _looks.has_failed and _native.stats()["recording"]:
         text, _untold = _untold, ""
         _native.meta(KEY, text)
 
@@ -67,7 +67,7 @@ def _wrap(module: ModuleType, read: Callable[[ModuleType], Places]) -> None:
     @functools.wraps(make)
     def initialize_model_parallel(*arguments: Any, **named: Any) -> Any:
         result = make(*arguments, **named)
-        _guarded(lambda: _note(read(module)))
+        _looks.run(lambda: _note(read(module)))
         return result
 
     module.initialize_model_parallel = initialize_model_parallel  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def _wrap_meshes(module: ModuleType) -> None:
     @functools.wraps(make)
     def __init__(mesh: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
         make(mesh, *arguments, **named)
-        _guarded(lambda: _note(_of_mesh(mesh)))
+        _looks.run(lambda: _note(_of_mesh(mesh)))
 
     keep_from_compiler(__init__)
     mesh_class.__init__ = __init__
@@ -132,14 +132,3 @@ def _note(places: Places) -> None:
         _known.update(together)
         _untold = ",".join(f"{name}={place}/{size}" for name, (place, size) in together.items())
         tell_again()
-
-
-def _guarded(look: Callable[[], None]) -> None:
-    global _failed
-    if _failed:
-        return
-    try:
-        look()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-        _failed = True
-        tell(f"Warning: where this rank stands among its peers is not known: {error!r}")

@@ -16,8 +16,8 @@ import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.addresses import addresses, tensors_in
+from msmemscope.collect.rank.first_fault import UntilFirstFault
 from msmemscope.collect.rank.steps import keep_from_compiler
-from msmemscope.telling import tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DETAIL_1 = 3  # the level of record.h
 WEIGHT, GRADIENT, STATE, BUFFER = "weight", "gradient", "optimizer_state", "buffer"
 
 _watching = False
-_failed = False
+_looks = UntilFirstFault("weights, gradients and optimizer states are not labelled any more")
 
 
 def watch_identities() -> None:
@@ -53,13 +53,13 @@ def label_known_modules() -> None:
     """Recording begins: the modules that are there already. Goes through all objects of the process once."""
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if _watching and modules is not None:
-        _guarded(lambda: _label_modules(_native.instances(gc.get_objects(), [modules.Module])))
+        _looks.run(lambda: _label_modules(_native.instances(gc.get_objects(), [modules.Module])))
 
 
 def before_boundary(optimizer: Any) -> None:
     """An optimizer has stepped, and its step is still open."""
     if _watching:
-        _guarded(lambda: _label_optimizer(optimizer))
+        _looks.run(lambda: _label_optimizer(optimizer))
 
 
 def _label_optimizer(optimizer: Any) -> None:
@@ -89,11 +89,11 @@ def _label(label: str, tensors: Iterable[Any]) -> None:
 
 
 def _parameter_registered(_module: object, _name: str, parameter: Any) -> None:
-    _guarded(lambda: _label(WEIGHT, (parameter,)))
+    _looks.run(lambda: _label(WEIGHT, (parameter,)))
 
 
 def _buffer_registered(_module: object, _name: str, buffer: Any) -> None:
-    _guarded(lambda: _label(BUFFER, (buffer,)))
+    _looks.run(lambda: _label(BUFFER, (buffer,)))
 
 
 def _with_labels(apply: Callable[..., object]) -> Callable[..., object]:
@@ -102,20 +102,8 @@ def _with_labels(apply: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(apply)
     def _apply(module: Any, *args: object, **kwargs: object) -> object:
         result = apply(module, *args, **kwargs)
-        _guarded(lambda: _label_modules((module,)))
+        _looks.run(lambda: _label_modules((module,)))
         return result
 
     keep_from_compiler(_apply)  # type: ignore[arg-type]
     return _apply
-
-
-def _guarded(look: Callable[[], None]) -> None:
-    """The first fault ends it: it must not reach the program."""
-    global _failed
-    if _failed:
-        return
-    try:
-        look()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
-        _failed = True
-        tell(f"Warning: weights, gradients and optimizer states are not labelled any more: {error!r}")
