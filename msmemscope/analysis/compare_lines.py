@@ -93,7 +93,7 @@ class Holdings:
         step = member.steps[1] if self._side.choice.steps is not None and member.steps is not None else None
         sites = self._side.tables.tracked.sites
         stacks = (sites[name][rows[first]].tolist() for name in ("stack_py", "stack_c"))
-        sizes = levels.by_key(member.process, place, step, wanted).tolist()
+        sizes = levels.by_key(member.process, place, step, wanted)[0].tolist()
         held: dict[Line, int] = defaultdict(int)
         for python, native, size in zip(*stacks, sizes, strict=True):
             held[self._line(python, native)] += size

@@ -49,17 +49,16 @@ def by_coordinates(tracked: Tracked, ranks: Sequence[Subject]) -> dict[tuple[obj
     return groups
 
 
-def only_theirs(tracked: Tracked, members: Sequence[int], others: Sequence[int]) -> str:
-    """A coordinate that all these processes have and none of the others, "ep=3"; "" for none, or more than one."""
+def only_theirs(tracked: Tracked, members: Sequence[int], others: Sequence[int]) -> list[str]:
+    """Coordinates that all these processes have and none of the others: ["ep=3"]."""
     mine = [read_coordinates(tracked.processes[number].parallel) for number in members]
     theirs = [read_coordinates(tracked.processes[number].parallel) for number in others]
     if not mine or not all(mine) or not theirs or not all(theirs):
-        return ""
-    found = [
+        return []
+    return [
         f"{name}={place}"
         for name, (place, size) in mine[0].items()
         if size > 1
         and all(one.get(name, (-1, 0))[0] == place for one in mine)
         and not any(one.get(name, (-1, 0))[0] == place for one in theirs)
     ]
-    return found[0] if len(found) == 1 else ""

@@ -2,6 +2,10 @@
 
 In: which process, and what it held by call stack, at the peak or at the end of the last step. Out: `Excess`, with its
 lines once it is explained.
+
+A line is fed more than those of the peers when what it holds beyond them is in as many blocks, which are larger, and
+which it makes anew in every step: as layers do that work on more tokens, where more of everything, a block that is kept
+and a larger weight are something else.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ _MOST_COMPARED = 64  # peers whose call stacks are looked at, those nearest to t
 _MOST_STACKS = 256  # call stacks whose lines are looked up
 _SHARE = 0.9  # of the excess that lines are told for
 _MOST_LINES = 5
+_AS_MANY = 0.1  # by which the number of blocks may differ
+_FED = 1.2  # times what the peers' hold
+_FED_SHARE = 0.8  # of the line's excess in such call stacks
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,20 @@ class Line:
     bytes: int = 0
     is_only_here: bool = False
     """No peer allocates there."""
+    usual: int = 0
+    """Bytes that those of the peers hold."""
+    fed: int = 0
+    """Of `bytes` what is in call stacks that are fed more."""
+
+    @property
+    def ratio(self) -> float:
+        """What it holds over what those of the peers hold; 0 where these hold nothing."""
+        return (self.usual + self.bytes) / self.usual if self.usual else 0.0
+
+    @property
+    def is_fed_more(self) -> bool:
+        """It holds more because it works on more."""
+        return self.bytes > 0 and self.ratio >= _FED and self.fed >= _FED_SHARE * self.bytes
 
     @property
     def place(self) -> tuple[str, int]:
@@ -122,18 +143,26 @@ class Explainer:
             step = last.get(process, -1) if excess.lasts else None
             return self.levels.by_key(process, excess.place, step, wanted)
 
-        usual = np.median(np.stack([held(peer) for peer in peers]), axis=0).astype(np.int64)
-        more = held(excess.process) - usual
+        everybody = np.median(np.stack([held(peer) for peer in peers]), axis=0)
+        own = held(excess.process)
+        usual = everybody[0].astype(np.int64)
+        more = own[0] - usual
+        is_alike = (everybody[1] > 0) & (np.abs(own[1] - everybody[1]) <= _AS_MANY * everybody[1])
+        is_fed = (more > 0) & is_alike & self._is_anew(excess.process, rows[first])
         order = np.argsort(-np.abs(more), kind="stable")
         order = order[more[order] != 0]
         by_line: dict[object, Line] = {}
         for at in order[:_MOST_STACKS].tolist():
-            line = self._line(int(rows[first[at]]), int(more[at]), is_only_here=not is_theirs[at])
+            line = self._line(int(rows[first[at]]))
             key = line.place if line.frame else line.stack_id
-            known = by_line.setdefault(key, line)
-            if known is not line:
-                only_here = known.is_only_here and line.is_only_here
-                by_line[key] = replace(known, bytes=known.bytes + line.bytes, is_only_here=only_here)
+            known = by_line.get(key, replace(line, is_only_here=True))
+            by_line[key] = replace(
+                known,
+                bytes=known.bytes + int(more[at]),
+                is_only_here=known.is_only_here and not is_theirs[at],
+                usual=known.usual + int(usual[at]),
+                fed=known.fed + (int(more[at]) if is_fed[at] else 0),
+            )
         rest = more[order[_MOST_STACKS:]]
         ordered = sorted((line for line in by_line.values() if line.bytes > 0), key=lambda line: -line.bytes)
         told: list[Line] = []
@@ -151,8 +180,14 @@ class Explainer:
             less_bytes=-sum(line.bytes for line in less) - int(rest[rest < 0].sum()),
         )
 
-    def _line(self, row: int, excess_bytes: int, *, is_only_here: bool) -> Line:
+    def _is_anew(self, process: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Of rows of `sites` whether they are this process's and have allocated in every second step or more often."""
+        sites, last = self.tracked.sites, self.tracked.last_complete_step.get(process, 0)
+        mine = np.asarray(sites["process"])[rows] == process
+        return np.asarray(mine & (2 * np.asarray(sites["allocs"])[rows].astype(np.int64) >= last))
+
+    def _line(self, row: int) -> Line:
         sites = self.tracked.sites
         python, native = int(sites["stack_py"][row]), int(sites["stack_c"][row])
         frames = merged(tuple(self.stack(python)) if python else (), tuple(self.stack(native)) if native else ())
-        return Line(python or native, frames, line_of(frames), excess_bytes, is_only_here)
+        return Line(python or native, frames, line_of(frames))

@@ -178,15 +178,17 @@ class SiteLevels:
     def by_key(
         self, process: int, place: Place, step: int | None, wanted: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
-        """Bytes that the sites with these keys (ascending) held at the end of a step, or, for None, at the peak."""
+        """Bytes and blocks, shape (2, keys), that the sites with these keys (ascending) held at the end of a step, or,
+        for None, at the peak."""
         rows = self.rows(process, place)
-        total = np.zeros(len(wanted), np.int64)
+        total = np.zeros((2, len(wanted)), np.int64)
         if len(wanted) and len(rows):
             every = self._at_peak(process) if step is None else self._levels(process, step)
-            held = every[np.searchsorted(self._of_process(process), rows)]
+            held = every[:, np.searchsorted(self._of_process(process), rows)]
             at = np.minimum(np.searchsorted(wanted, self.keys[rows]), len(wanted) - 1)
             is_wanted = wanted[at] == self.keys[rows]
-            np.add.at(total, at[is_wanted], held[is_wanted])
+            for of, mine in zip(total, held, strict=True):
+                np.add.at(of, at[is_wanted], mine[is_wanted])
         return total
 
     @cached_property
@@ -206,21 +208,22 @@ class SiteLevels:
         return rows
 
     def _levels(self, process: int, step: int) -> npt.NDArray[np.int64]:
-        """Of all sites of a process: born less freed, over the cells up to that of the step."""
+        """Of all sites of a process bytes and blocks: born less freed, over the cells up to that of the step."""
         if (process, step) not in self._held:
-            held = np.zeros(len(self._of_process(process)), np.int64)
+            held = np.zeros((2, len(self._of_process(process))), np.int64)
             if (sums := self._tracked.sums.get(process)) is not None:
                 rows = {name: np.asarray(sums.rows[name], np.int64) for name in _SUMS}
                 cells = np.clip(min(step, sums.last_step) // sums.stride + 1 - rows["cell"], 0, rows["cells"])
-                np.add.at(held, rows["site"], cells * (rows["born_bytes"] - rows["freed_bytes"]))
+                for of, what in zip(held, ("bytes", "blocks"), strict=True):
+                    np.add.at(of, rows["site"], cells * (rows[f"born_{what}"] - rows[f"freed_{what}"]))
             self._held[process, step] = held
         return self._held[process, step]
 
     def _at_peak(self, process: int) -> npt.NDArray[np.int64]:
-        """Of all sites of a process, each at the peak of its pool on its device."""
+        """Of all sites of a process bytes and blocks, each at the peak of its pool on its device."""
         if process not in self._held_at_peak:
             mine = self._of_process(process)
-            held = np.zeros(len(mine), np.int64)
+            held = np.zeros((2, len(mine)), np.int64)
             if (peaks := self._peaks.get(process)) is not None:
                 rows, pools = peaks.sites, peaks.pools
                 of_site = [np.asarray(self._tracked.sites[name])[mine][rows["site"]] for name in _POOL]
@@ -228,10 +231,10 @@ class SiteLevels:
                     chosen = rows["peak"] == pools["sites"][pool]
                     for name, column in zip(_POOL, of_site, strict=True):
                         chosen &= column == pools[name][pool]
-                    held[rows["site"][chosen]] = rows["bytes"][chosen]
+                    held[:, rows["site"][chosen]] = rows["bytes"][chosen], rows["blocks"][chosen]
             self._held_at_peak[process] = held
         return self._held_at_peak[process]
 
 
 _POOL = ("device_type", "device", "pool")
-_SUMS = ("site", "cell", "cells", "born_bytes", "freed_bytes")
+_SUMS = ("site", "cell", "cells", "born_bytes", "freed_bytes", "born_blocks", "freed_blocks")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from msmemscope.analysis.coordinates import EXPERT, only_theirs
+from msmemscope.analysis.coordinates import only_theirs
 from msmemscope.analysis.findings import (
     Finding,
     Row,
@@ -26,6 +26,7 @@ from msmemscope.analysis.fragmentation import FRAGMENTED
 from msmemscope.analysis.outliers import FEWEST
 from msmemscope.analysis.peer_drift import drift
 from msmemscope.analysis.peer_excess import Excess, Line
+from msmemscope.analysis.peer_load import load_advice, load_of, load_sentence
 from msmemscope.analysis.peer_use import RSS
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType
@@ -91,6 +92,8 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
     line = next(iter(first.lines), None)
     kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
     is_note = kind != USES_MORE or leak is not None
+    common = only_theirs(view.tracked, [one.process for one in cause], others)
+    load = load_of(first, common) if first.is_more and leak is None else None
     evidence: dict[str, Any] = {
         "figure": first.figure,
         "peers_bytes": first.usual,
@@ -115,14 +118,18 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
             }
             for one in first.figures
         ],
-        "lines": [_as_json(one) | {"only_here": one.is_only_here} for one in first.lines],
+        "lines": [
+            _as_json(one) | {"only_here": one.is_only_here, "peers_bytes": one.usual, "fed_more": one.is_fed_more}
+            for one in first.lines
+        ],
         "other_bytes": first.other_bytes,
         "other_lines": first.other_lines,
         "less_bytes": first.less_bytes,
         "less": [_as_json(one) for one in first.less],
         "unexplained_bytes": first.unexplained_bytes,
         "leak": leak.place if leak else "",
-        "coordinate": only_theirs(view.tracked, [one.process for one in cause], others),
+        "coordinate": common[0] if len(common) == 1 else "",
+        "load": load,
         "drift_per_step": _drift(view, first, others) if first.is_more and leak is None else 0.0,
     }
     found = Finding(
@@ -149,9 +156,9 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
     evidence["clause"] = _clause(found, first, len(peers))
     return replace(
         found,
-        sentence=_sentence(found, first, leak),
+        sentence=_sentence(found, first, leak) + (f" {load_sentence(load, first, ranks)}" if load else ""),
         details=tuple(_details(found, first)),
-        advice="" if is_note else _advice(found, first),
+        advice="" if is_note else load_advice(load) if load else _advice(found, first),
         row=_row(found, first),
     )
 
@@ -213,9 +220,8 @@ def _details(found: Finding, first: Excess) -> Iterator[str]:
     """What they have in common, and the other figures that are out."""
     coordinate = found.evidence["coordinate"]
     if coordinate and first.is_more:
-        why = ": experts there may get more tokens" if coordinate.startswith(f"{EXPERT}=") else ""
         of_all = "they, and only they of their peers, have" if len(found.ranks) > 1 else "it alone of its peers has"
-        yield f"{of_all} {coordinate}{why}"
+        yield f"{of_all} {coordinate}"
     for one in first.figures:
         if (one.place, one.figure) != (first.place, first.figure):
             pool = pool_name(one.place[1], one.place[0]) or "host memory"

@@ -21,12 +21,14 @@ evidence:
     per_rank        rank as text -> bytes (its excess), used, peers_bytes, device
     pools           every figure that is out, of the first rank: pool, figure, bytes, peers_bytes
     lines           of the first rank, largest first: file, line, function, bytes (excess), stack (16 digits),
-                    only_here (no peer allocates there)
+                    only_here (no peer allocates there), peers_bytes, fed_more (peer_excess.py)
     other_bytes, other_lines    what further lines hold more than those of the peers
     less_bytes      what lines hold less than those of the peers; less: the first of these lines
     unexplained_bytes           of the excess, what the lines do not add up to
     leak            the line of the leak that it comes from, or of what fragments the pool, ""
-    coordinate      a coordinate that all these ranks have and none of their peers, "ep=3", as frameworks told; ""
+    coordinate      the coordinate that all these ranks have and none of their peers, "ep=3", as frameworks told; ""
+    load            null, or why it holds more: ratio (what it holds at the lines that are fed more, over what its
+                    peers hold there), gets_more ("tokens", "data"), expert (its place among expert parallel ranks, "")
     drift_per_step  by how many bytes the distance of the first rank to its peers grows in each step, 0.0
 """
 

@@ -55,3 +55,31 @@ def test_ranks_that_are_alike_are_silent(watch: Watch) -> None:
     summary = json.loads((outcome.run / "cluster/summary.json").read_text())
     assert summary["peers"] == 0
     assert not [one for one in summary["findings"] if one["kind"] in ("uses_more", "uses_less", "differs")]
+
+
+def test_a_hot_expert_gets_more_tokens(watch: Watch) -> None:
+    """A router that likes one of four experts: the places of the ranks are told by torch's own DeviceMesh."""
+    program = PROGRAMS / "experts.py"
+    lines = {text.split("# ")[-1]: n for n, text in enumerate(program.read_text().splitlines(), 1) if "  # " in text}
+    outcome = watch(*torchrun(4, program), "hot")
+    assert outcome.status == 0, outcome.stderr
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    (one,) = [one for one in summary["findings"] if one["kind"] == "uses_more"]
+    assert (one["ranks"], one["device"], one["evidence"]["coordinate"]) == ("2", "cpu", "ep=2")
+    load = one["evidence"]["load"]
+    assert (load["gets_more"], load["expert"]) == ("tokens", "2")
+    fed = {line["line"] for line in one["evidence"]["lines"] if line["fed_more"]}
+    assert fed == {lines["EXPERT"], lines["BACKWARD"]}
+    # The routers told how many rows each expert got in the last step: the memory says the same.
+    tokens = [int(text.partition("tokens ")[2]) for text in outcome.stdout.splitlines() if "tokens " in text]
+    others = sorted(tokens)[:3]
+    assert abs(load["ratio"] - max(tokens) / others[1]) < 0.2 * load["ratio"]
+    assert f"Expert parallel rank 2 holds {load['ratio']:.1f}x of its peers' memory at " in outcome.stderr
+    assert "because it gets more tokens" in outcome.stderr
+
+
+def test_experts_that_get_as_many_tokens_are_silent(watch: Watch) -> None:
+    outcome = watch(*torchrun(4, PROGRAMS / "experts.py"), "even")
+    assert outcome.status == 0, outcome.stderr
+    summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+    assert not [one for one in summary["findings"] if one["kind"] in ("uses_more", "uses_less", "differs")]

@@ -38,11 +38,11 @@ def test_what_some_ranks_have_in_common_and_no_other_has() -> None:
     for rank in range(8):
         job.process(rank, parallel=f"ep={rank % 4}/4,dp={rank // 4}/2,cp=0/1").next_step()
     tracked = job.tracked()
-    assert only_theirs(tracked, [3, 7], [0, 1, 2, 4, 5, 6]) == "ep=3"
-    assert only_theirs(tracked, [3], [0, 1, 2, 4, 5, 6, 7]) == ""  # rank 7 has it, too
-    assert only_theirs(tracked, [4, 5, 6, 7], [0, 1, 2, 3]) == "dp=1"
-    assert only_theirs(tracked, [2], [1, 3]) == "ep=2"
-    assert only_theirs(tracked, [0], [5]) == ""  # two coordinates: nobody knows which
+    assert only_theirs(tracked, [3, 7], [0, 1, 2, 4, 5, 6]) == ["ep=3"]
+    assert only_theirs(tracked, [3], [0, 1, 2, 4, 5, 6, 7]) == []  # rank 7 has it, too
+    assert only_theirs(tracked, [4, 5, 6, 7], [0, 1, 2, 3]) == ["dp=1"]
+    assert only_theirs(tracked, [2], [1, 3]) == ["ep=2"]
+    assert only_theirs(tracked, [0], [5]) == ["ep=0", "dp=0"]
 
 
 def moving(each: float, steps: int = 40) -> Job:

@@ -14,18 +14,85 @@ def stands(rank: Process, **sizes: tuple[int, int]) -> None:
     rank.meta("parallel", ",".join(f"{name}={at}/{size}" for name, (at, size) in sizes.items()))
 
 
+def experts(rank: Process, size: int, *, at: str = "moe.py:44 experts", blocks: int = 2) -> None:
+    """In each iteration what the experts of this rank make of their tokens."""
+
+    def each(rank: Process, _: int) -> None:
+        made = [rank.alloc(size // blocks, place(at, "train.py:85")) for _ in range(blocks)]
+        for one in made:
+            rank.free(one)
+
+    train(rank, each, steps=STEPS, activations=2 * MIB)
+
+
+HOT = "holds 2.1x of its peers' memory at moe.py:44, in as many blocks, because it gets more tokens"
+
+
+def hot(ranks: tuple[int, ...], coordinate: str, who: str) -> Expected:
+    return Expected(
+        "uses_more",
+        ranks=ranks,
+        place="moe.py:44",
+        bytes=len(ranks) * 110 * MIB,
+        says=(f"{who} {HOT}",),
+        evidence={"coordinate": coordinate, "load.gets_more": "tokens", "load.ratio": 2.1},
+    )
+
+
+@fault("peers", hot((5,), "ep=5", "Expert parallel rank 5"))
+def a_hot_expert(job: Script) -> None:
+    for one in job.ranks(8):
+        stands(one, ep=(one.rank, 8))
+        experts(one, (210 if one.rank == 5 else 100) * MIB)
+
+
+@fault("peers", hot((5,), "", "Expert parallel rank 5"))
+def a_hot_expert_where_the_data_is_shared_out_alike(job: Script) -> None:
+    """As with Megatron: a rank's place among experts is its place among the replicas, too."""
+    for one in job.ranks(8):
+        stands(one, dp=(one.rank, 8), ep=(one.rank, 8))
+        experts(one, (210 if one.rank == 5 else 100) * MIB)
+
+
+@fault("peers", hot((3, 7), "ep=3", "Expert parallel rank 3 (ranks 3,7)"))
+def hot_experts(job: Script) -> None:
+    for one in job.ranks(8):
+        stands(one, ep=(one.rank % 4, 4), dp=(one.rank // 4, 2))
+        experts(one, (210 if one.rank % 4 == 3 else 100) * MIB)
+
+
+@clean("peers")
+def experts_that_get_as_many_tokens(job: Script) -> None:
+    for one in job.ranks(8):
+        stands(one, ep=(one.rank, 8))
+        experts(one, (100 + one.rank % 3) * MIB)
+
+
 @fault(
     "peers",
     Expected(
         "uses_more",
-        ranks=(3, 7),
-        place="moe.py:61",
-        bytes=2 * 200 * MIB,
-        says=("they, and only they of their peers, have ep=3: experts there may get more tokens",),
-        evidence={"coordinate": "ep=3"},
+        ranks=(5,),
+        place="moe.py:44",
+        bytes=100 * MIB,
+        evidence={"coordinate": "ep=5", "load": None},
+        says=("it alone of its peers has ep=5",),
     ),
 )
-def hot_experts(job: Script) -> None:
+def more_blocks_of_one_expert(job: Script) -> None:
+    """Of as many tokens it keeps twice as many blocks: not because it gets more of them."""
+    for one in job.ranks(8):
+        stands(one, ep=(one.rank, 8))
+        experts(one, (200 if one.rank == 5 else 100) * MIB, blocks=4 if one.rank == 5 else 2)
+
+
+@fault(
+    "peers",
+    Expected("uses_more", ranks=(3, 7), place="moe.py:61", bytes=2 * 200 * MIB, evidence={"load": None}),
+)
+def larger_experts(job: Script) -> None:
+    """Weights, made once: larger on some ranks, whatever tokens they get."""
+
     def each(rank: Process, n: int) -> None:
         if n == 2:
             rank.alloc((300 if rank.rank % 4 == 3 else 100) * MIB, EXPERTS)
@@ -33,6 +100,22 @@ def hot_experts(job: Script) -> None:
     for one in job.ranks(8):
         stands(one, ep=(one.rank % 4, 4), dp=(one.rank // 4, 2))
         train(one, each, steps=STEPS)
+
+
+@fault(
+    "peers",
+    Expected(
+        "uses_more",
+        ranks=(6,),
+        place="model.py:41",
+        bytes=80 * MIB,
+        says=("Rank 6 holds 1.8x of its peers' memory at model.py:41, in as many blocks, because it gets more data",),
+        evidence={"load.gets_more": "data"},
+    ),
+)
+def a_rank_with_a_larger_batch(job: Script) -> None:
+    for one in job.ranks(8):
+        experts(one, (180 if one.rank == 6 else 100) * MIB, at="model.py:41 attention")
 
 
 @fault("peers", Expected("uses_more", ranks=(6,), place="save.py:88", bytes=100 * MIB, evidence={"peers": "4-5,7"}))
