@@ -25,6 +25,7 @@ from msmemscope.vocabulary import DeviceType
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
     from msmemscope.analysis.subjects import Subject
+    from msmemscope.tables.process import Process
 
 Place = tuple[int, int]
 """Device type and pool."""
@@ -149,7 +150,7 @@ def side_of(name: str, tables: Tables, choice: Choice) -> Side:
     subjects = tracked.subjects
     chosen = [one for one in subjects if not subjects.is_over(one) and tracked.reached.get(one.main) is not None]
     if choice.role:
-        roles = {one.main: (tracked.processes[one.main].role, name_of(tracked.processes[one.main])) for one in chosen}
+        roles = {one.main: _roles(tracked.processes[one.main]) for one in chosen}
         found = [one for one in chosen if choice.role in roles[one.main]]
         if not found:
             known = sorted({text for both in roles.values() for text in both if text})
@@ -227,6 +228,11 @@ def _keys(tables: Tables, chosen: Sequence[Subject]) -> Iterator[int | str]:
         name = name_of(tables.tracked.processes[one.main])
         so_far[name] += 1
         yield f"{name} #{so_far[name]}"
+
+
+def _roles(process: Process) -> set[str]:
+    """What a process may be called by: its role, each part of one that has several, and its own name."""
+    return {process.role, *process.role.split("+"), name_of(process)}
 
 
 def _lacks_steps(tables: Tables, subject: Subject, choice: Choice) -> str:

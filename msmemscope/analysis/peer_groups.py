@@ -2,11 +2,11 @@
 
 In: the processes of ranks, and what their call stacks allocate, or the sizes of the parallel groups. Out: groups.
 
-By likeness: two ranks are peers when they run the same program and their site profiles overlap by SAME or more. A
-profile gives each call stack (of a pool) the weight log2(1 + its allocations per step); the overlap of two is the sum
-of the smaller weights over that of the larger ones (Ruzicka's similarity, 1 for equal profiles). The logarithm is there
-so that one line that allocates a lot more, which may be what is looked for, does not make another kind of rank. A rank
-joins the first group whose first member it is like.
+By likeness: two ranks are peers when they run the same program in the same role and their site profiles overlap by
+SAME or more. A profile gives each call stack (of a pool) the weight log2(1 + its allocations per step); the overlap of
+two is the sum of the smaller weights over that of the larger ones (Ruzicka's similarity, 1 for equal profiles). The
+logarithm is there so that one line that allocates a lot more, which may be what is looked for, does not make another
+kind of rank. A rank joins the first group whose first member it is like.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ def by_likeness(tracked: Tracked, ranks: Sequence[Subject]) -> list[list[Subject
     starts = np.searchsorted(process[order], np.arange(len(tracked.processes) + 1))
     allocs = np.asarray(tracked.sites["allocs"], np.float64)
 
-    leaders: list[tuple[str, npt.NDArray[np.float32], float]] = []
+    leaders: list[tuple[tuple[str, str], npt.NDArray[np.float32], float]] = []
     groups: list[list[Subject]] = []
     for one in ranks:
         rows = order[starts[one.main] : starts[one.main + 1]]
         steps = max(tracked.last_complete_step.get(one.main, 0), 1)
         sites, place = np.unique(dense[rows], return_inverse=True)
         weights = np.log2(1 + np.bincount(place, weights=allocs[rows], minlength=len(sites)) / steps)
-        name, total = name_of(tracked.processes[one.main]), float(weights.sum())
+        process_of = tracked.processes[one.main]
+        name, total = (name_of(process_of), process_of.role), float(weights.sum())
         for group, (whose, profile, of) in zip(groups, leaders, strict=True):
             shared = float(np.minimum(profile[sites], weights).sum())
             if whose == name and shared >= SAME * (total + of - shared):

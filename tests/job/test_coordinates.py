@@ -74,3 +74,43 @@ def test_megatrons_state_says_it_when_it_is_made(watch: Watch, tmp_path: Path) -
     done = watch(sys.executable, program)
     assert done.status == 0, done.stderr
     assert list(told(done.run).values()) == ["tp=1/2,pp=3/4"]
+
+
+MINDSPEED = """
+from megatron.core import parallel_state
+
+def initialize_model_parallel(*sizes, **named):
+    parallel_state._made = True
+    return "made by another"
+
+parallel_state.initialize_model_parallel = initialize_model_parallel
+"""
+ADAPTED = """
+import torch
+import mindspeed.megatron_adaptor
+from megatron.core import parallel_state
+
+assert parallel_state.initialize_model_parallel(2) == "made by another"
+weight = torch.ones(1 << 20, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(2):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_groups_that_another_function_has_made_are_told_at_a_step(watch: Watch, tmp_path: Path) -> None:
+    """As where MindSpeed puts its own in the place of Megatron's."""
+    modules = {
+        "megatron/core/parallel_state.py": STATE,
+        "mindspeed/megatron_adaptor.py": MINDSPEED,
+        **dict.fromkeys(("megatron/__init__.py", "megatron/core/__init__.py", "mindspeed/__init__.py"), ""),
+    }
+    for name, text in modules.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    program = tmp_path / "train.py"
+    program.write_text(ADAPTED)
+    done = watch(sys.executable, program)
+    assert done.status == 0, done.stderr
+    assert list(told(done.run).values()) == ["tp=1/2,pp=3/4"]

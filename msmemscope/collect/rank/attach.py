@@ -110,11 +110,12 @@ def _watch_for_marks() -> None:
 
 
 def _watch_for_coordinates() -> None:
-    """Of ranks that stand in groups."""
+    """Of ranks that stand in groups, and what they are for."""
     if "torch" in sys.modules:
-        from msmemscope.collect.rank import coordinates
+        from msmemscope.collect.rank import coordinates, roles
 
         coordinates.watch()
+        roles.watch()
 
 
 def watch_owners(config: Config) -> None:
@@ -129,7 +130,10 @@ def watch_owners(config: Config) -> None:
 
 def recording_begins() -> None:
     """start() of the program's: what was said before, and what is there already, is told to the session."""
-    again = (("labels", "tell_again"), ("identities", "label_known_modules"), ("coordinates", "tell_again"))
+    again = (
+        *(("labels", "tell_again"), ("identities", "label_known_modules")),
+        *(("coordinates", "tell_again"), ("roles", "tell_again")),
+    )
     for name, tell_it in again:
         module = sys.modules.get(f"msmemscope.collect.rank.{name}")
         if module is not None:
@@ -155,9 +159,10 @@ def _watch_for_holders(session: Session) -> None:
 def step_ended() -> None:
     """A step of this process has just ended."""
     look_for_operators()
-    coordinates = sys.modules.get("msmemscope.collect.rank.coordinates")
-    if coordinates is not None:
-        coordinates.tell_again()
+    for name in ("coordinates", "roles"):
+        module = sys.modules.get(f"msmemscope.collect.rank.{name}")
+        if module is not None:
+            module.tell_again()
     if _requests is not None:
         _requests.look()
     if _lookup is not None:

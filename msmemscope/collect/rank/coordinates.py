@@ -9,6 +9,7 @@ must not reach the program, and nothing of the program's is held.
 from __future__ import annotations
 
 import functools
+import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.bootstrap import after_import
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 KEY = "parallel"
 MOST_NAMES = 16
 
+_STATE = "megatron.core.parallel_state"
 _MEGATRON = {
     "tp": "get_tensor_model_parallel",
     "pp": "get_pipeline_model_parallel",
@@ -46,13 +48,22 @@ def watch() -> None:
     global _watching
     if not _watching:
         _watching = True
-        after_import("megatron.core.parallel_state", lambda module: _wrap(module, _of_megatron))
+        after_import(_STATE, lambda module: _wrap(module, _of_megatron))
         after_import("vllm.distributed.parallel_state", lambda module: _wrap(module, _of_vllm))
         after_import("torch.distributed.device_mesh", _wrap_meshes)
 
 
 def tell_again() -> None:
     """At a step, and when recording begins: what could not be told before."""
+    state = None if _known else sys.modules.get(_STATE)
+    if (
+        state is not None
+    ):  # whoever made the groups has put a function of its own in the place of ours, as MindSpeed may
+        _looks.run(lambda: _note(_of_megatron(state)))
+    _tell()
+
+
+def _tell() -> None:
     global _untold
     if _untold and not _looks.has_failed and _native.stats()["recording"]:
         text, _untold = _untold, ""
@@ -131,4 +142,4 @@ def _note(places: Places) -> None:
         _known.clear()
         _known.update(together)
         _untold = ",".join(f"{name}={place}/{size}" for name, (place, size) in together.items())
-        tell_again()
+        _tell()
