@@ -91,10 +91,7 @@ def evidence_messages(own: OwnEvidence, session: str) -> Iterator[bytes]:
     for fold in own.folded().folds.values():
         tables, held = packed.pack(fold.tables()), packed.pack_held(fold.held())
         yield wire.pack_fold(Fold(shard.name, tables, held), session)
-    host = {
-        ring: (series.ts.tobytes(), series.rss.tobytes(), series.shared.tobytes())
-        for ring, series in own.host_use().items()
-    }
+    host = {ring: tuple(column.tobytes() for column in series.columns()) for ring, series in own.host_use().items()}
     yield from wire.pack_samples(Samples(shard.name, host, own.capacity()), session)
     yield from reports.pack(shard.report(), session)
 

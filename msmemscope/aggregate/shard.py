@@ -121,7 +121,7 @@ class Shard:
             for id in [id for id, ring in self.rings.items() if ring.final]:
                 self._folding.ended(id)
             for id, series in host_series(self._store.usage()).items():
-                for sample in zip(series.ts.tolist(), series.rss.tolist(), series.shared.tolist(), strict=True):
+                for sample in zip(*(column.tolist() for column in series.columns()), strict=True):
                     self.host_use.take(id, *sample)
         for segment, message in self._journal.replay():
             try:
@@ -329,7 +329,7 @@ class Shard:
                     "capacity", f"more than {MAX_CAPACITIES} devices of processes: the sizes of others are unknown"
                 )
             if row.device == "cpu" and ring is not None:
-                self.host_use.take(row.ring, row.ts, row.rss, row.shared)
+                self.host_use.take(row.ring, row.ts, row.rss, row.shared, row.mapped)
             rows.append(asdict(row) | {"rank": ring.rank if ring is not None else None})
         return rows
 

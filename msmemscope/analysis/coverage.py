@@ -6,6 +6,7 @@ unexplained.py says what of it is worth a word. Pure: no files, no state.
 Recorded blocks are what allocators reported. A program may grow beside them: numpy arrays, C++ objects, lists of
 Python, batches of DataLoader workers in shared memory. "No leak" says nothing of those, so their growth is told: RSS at
 the ends of steps, and the same less the recorded host blocks, each by a slope that a warm-up does not move (slope.py).
+Pages of mapped files are no growth: reading a data set makes them resident, and the kernel drops them as it likes.
 A process without steps is looked at by time.
 """
 
@@ -70,15 +71,21 @@ class Coverage:
     samples: int  # of memory, within what was judged
     rss_growth: float | None
     shared_growth: float | None
+    mapped_growth: float | None  # of mapped files; no growth that asks for a cause
     recorded_growth: float | None  # of the host blocks that were recorded
-    grown_bytes: int | None  # RSS, over what was judged
-    explained: float | None  # share of rss_growth, 0 to 1; None where RSS does not grow
+    grown_bytes: int | None  # RSS without mapped files, over what was judged
+    explained: float | None  # share of own_growth, 0 to 1; None where that is none
     cause: str  # of growth that is notable and not explained, else ""
 
     @property
     def key(self) -> str:
         """As in Subject."""
         return self.process if self.rank is None else str(self.rank)
+
+    @property
+    def own_growth(self) -> float:
+        """Of RSS without mapped files; 0 where the samples do not say."""
+        return (self.rss_growth or 0.0) - (self.mapped_growth or 0.0)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -125,7 +132,7 @@ def _percent(share: float) -> str:
 
 
 def _rate(one: Coverage) -> float:
-    return one.rss_growth or 0.0
+    return one.own_growth
 
 
 class _StepTimes:
@@ -233,7 +240,9 @@ def _grow(
     x: _Floats, times: _Ints, levels: _Floats, samples: HostSeries | None, least: float, *, has_tensors: bool
 ) -> dict[str, Any]:
     """The figures of a `Coverage`: how memory grows over x."""
-    nothing = dict.fromkeys(("rss_growth", "shared_growth", "recorded_growth", "grown_bytes", "explained"))
+    nothing = dict.fromkeys(
+        ("rss_growth", "shared_growth", "mapped_growth", "recorded_growth", "grown_bytes", "explained")
+    )
     if samples is None or not len(x):
         return {"samples": 0, **nothing, "cause": ""}
     chosen = _spread(len(x))
@@ -243,22 +252,26 @@ def _grow(
     if seen < FEWEST_SAMPLES:
         return {"samples": seen, **nothing, "cause": ""}
     x, recorded, rss = x[chosen], levels[chosen], _between(samples.ts, samples.rss, times[chosen])
-    known = (samples.shared[at] != UNKNOWN).all()
-    shared = _between(samples.ts, samples.shared, times[chosen]) if known else None
-    slope, beside = steady_slope(x, rss), steady_slope(x, rss - recorded)
-    of_shared = None if shared is None else steady_slope(x, shared)
-    grown = _ends_apart(rss)
+    shared, mapped = (
+        _between(samples.ts, part, times[chosen]) if (part[at] != UNKNOWN).all() else None
+        for part in (samples.shared, samples.mapped)
+    )
+    own = rss if mapped is None else rss - mapped
+    slope, beside = steady_slope(x, own), steady_slope(x, own - recorded)
+    of_shared, of_mapped = (None if part is None else steady_slope(x, part) for part in (shared, mapped))
+    grown = _ends_apart(own)
     explained = min(max(1 - beside / slope, 0.0), 1.0) if slope > 0 else None
     cause = ""
     much = grown >= (LEAST_IN_ALL if slope >= least else MUCH_IN_ALL)
-    if explained is not None and explained < _EXPLAINED and much and _goes_on(x, rss, slope):
+    if explained is not None and explained < _EXPLAINED and much and _goes_on(x, own, slope):
         share = (of_shared or 0.0) / beside
         heap = HEAP if has_tensors else UNRECORDED
         cause = SHARED if share >= _MOST else heap if share < 1 - _MOST else BOTH
     return {
         "samples": seen,
-        "rss_growth": slope,
+        "rss_growth": slope + (of_mapped or 0.0),
         "shared_growth": of_shared,
+        "mapped_growth": of_mapped,
         "recorded_growth": steady_slope(x, recorded),
         "grown_bytes": round(grown),
         "explained": explained,
@@ -275,13 +288,13 @@ def _between(ts: _Ints, values: _Ints, times: _Ints) -> _Floats:
     return np.asarray(np.interp((times - ts[0]).astype(np.float64), (at - ts[0]).astype(np.float64), held))
 
 
-def _goes_on(x: _Floats, rss: _Floats, slope: float) -> bool:
+def _goes_on(x: _Floats, level: _Floats, slope: float) -> bool:
     """It is far beyond the scatter, and the last quarter has its share."""
     half = slice(len(x) // 2, None)
-    apart = rss[half] - slope * x[half]
+    apart = level[half] - slope * x[half]
     scatter = float(np.median(np.abs(apart - np.median(apart))))
     quarter = slice(-max(len(x) // 4, 2), None)
-    late = _ends_apart(rss[quarter]) >= slope * float(x[quarter][-1] - x[quarter][0]) / 3
+    late = _ends_apart(level[quarter]) >= slope * float(x[quarter][-1] - x[quarter][0]) / 3
     return late and slope * float(x[half][-1] - x[half][0]) >= _SCATTER * scatter
 
 

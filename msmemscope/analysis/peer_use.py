@@ -106,8 +106,8 @@ RSS: Place = (DeviceType.CPU, Pool.NONE)
 
 
 def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: Iterable[int]) -> dict[int, Use]:
-    """Of each process that was sampled the same figures of its resident memory, within the steps that are compared.
-    Samples that fall into a step stand for it."""
+    """Of each process that was sampled the same figures of its resident memory without mapped files, within the steps
+    that are compared. Samples that fall into a step stand for it."""
     if not host:
         return {}
     begins = _step_times(tracked)
@@ -118,10 +118,10 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
             continue
         steps, start, end = begins[number]
         inside = (series.ts >= start[0]) & (series.ts <= end)
-        rss = series.rss[inside]
+        rss = series.own[inside]
         if len(rss) < _FEWEST_SAMPLES:
             continue
-        late = series.rss[inside & (series.ts >= start[-max(len(start) // 4, 1)])]
+        late = series.own[inside & (series.ts >= start[-max(len(start) // 4, 1)])]
         late = late if len(late) else rss[-1:]
         at = int(np.searchsorted(start, series.ts[inside][rss.argmax()], side="right")) - 1
         found[number] = Use(

@@ -35,6 +35,7 @@ _ADVICE = {
     UNRECORDED: "Record CPU tensors too (--device cpu,npu), or look for what is kept outside torch: arrays of numpy, "
     "lists that are never cleared.",
 }
+_MAPPED = 0.05  # of the growth that is told: from there on mapped files are told apart
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,14 @@ def _clause(group: Sequence[Coverage]) -> str:
     first = group[0]
     whose = " of a worker" if first.in_worker else ""
     explained = median(one.explained or 0.0 for one in group)
+    mapped = median(one.mapped_growth or 0.0 for one in group)
+    whose += " without mapped files" if mapped >= _MAPPED * median(map(_rate, group)) else ""
     text = f"RSS{whose} grows {format_bytes(median(map(_rate, group)))} per {first.per}"
     return f"{text}; recorded blocks explain {100 * explained:.0f} %: {_CAUSES[first.cause]}"
 
 
 def _rate(one: Coverage) -> float:
-    return one.rss_growth or 0.0
+    return one.own_growth
 
 
 def verdict(judged: Judged) -> str:

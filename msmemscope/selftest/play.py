@@ -155,4 +155,4 @@ def _identity(process: Process) -> dict[str, Any]:
 
 
 def _row(process: Process, one: Sample) -> list[Any]:
-    return [process.ring, 1, one.ts, one.device, one.used, one.total, one.process_used, one.rss, one.shared]
+    return [process.ring, 1, one.ts, one.device, one.used, one.total, one.process_used, one.rss, one.shared, one.mapped]

@@ -72,6 +72,7 @@ class Sample:
     process_used: int | None
     rss: int | None
     shared: int | None
+    mapped: int | None
 
 
 @dataclass(eq=False)
@@ -247,9 +248,10 @@ class Process:
         self.event(Kind.MARK, name=self.text(text), aux=int(asks), **place)
 
     def sample(self, device: str, *, used: int | None = None, total: int | None = None,
-               process_used: int | None = None, rss: int | None = None, shared: int | None = None) -> None:  # fmt: skip
+               process_used: int | None = None, rss: int | None = None, shared: int | None = None,
+               mapped: int | None = None) -> None:  # fmt: skip
         """What the agent measures now. device: "cpu", "npu:0"."""
-        self.samples.append(Sample(self.now, device, used, total, process_used, rss, shared))
+        self.samples.append(Sample(self.now, device, used, total, process_used, rss, shared, mapped))
 
     def meta(self, key: str, value: str) -> None:
         """Something the process says of itself."""

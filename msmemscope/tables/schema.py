@@ -29,6 +29,7 @@ USAGE_SCHEMA = pa.schema(
         ("rss", pa.int64()),
         ("ring", pa.uint64()),
         ("shared", pa.int64()),
+        ("mapped", pa.int64()),
     ]
 )
 

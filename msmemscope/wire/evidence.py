@@ -4,8 +4,8 @@ Messages of their own (envelope as in messages.py), each of which replaces what 
 or adds to it:
 
     fold         shard, tables: of one ring, as folds/messages.py packs them; held: its blocks, likewise
-    samples      shard, host: ring -> [times, resident bytes, shared bytes] (columns of 64-bit numbers), capacity: a
-                 list of [ring, device, bytes]
+    samples      shard, host: ring -> [times, resident bytes, those in shared memory, those of mapped files] (columns
+                 of 64-bit numbers), capacity: a list of [ring, device, bytes]
     definitions  shard, strings, frames, stacks: columns as in a batch
 
 What they mean is not known here; whoever does takes the columns and checks what is in them.
@@ -26,7 +26,7 @@ from msmemscope.wire.reports import MAX_NAME
 
 TYPES = frozenset({"fold", "samples", "definitions"})
 LARGEST = 1 << 30  # bytes of a fold's tables; of a message with them
-_COLUMNS = 3
+_COLUMNS = 4
 _PIECE = 1 << 12  # rings in a message of samples
 _MAX_BYTES = 1 << 62  # of a device
 
@@ -45,7 +45,7 @@ class Samples:
     """host: by ring its columns; capacity: bytes of a device by ring and its name."""
 
     shard: str
-    host: Mapping[int, tuple[bytes, bytes, bytes]] = field(default_factory=dict)
+    host: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
     capacity: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ def _samples(message: Mapping[str, Any], shard: str) -> Samples:
             raise WireError(f"samples: those of a ring are not {_COLUMNS} columns")
         if len({len(column) for column in columns}) > 1 or len(columns[0]) % 8:
             raise WireError("samples: columns of different lengths, or not of 64-bit numbers")
-        host[_ring(ring)] = (columns[0], columns[1], columns[2])
+        host[_ring(ring)] = tuple(columns)
     sizes = {}
     for one in capacity:
         if not isinstance(one, list) or len(one) != 3 or not isinstance(one[1], str) or type(one[2]) is not int:

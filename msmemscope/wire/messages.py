@@ -46,7 +46,7 @@ from msmemscope.errors import MemscopeError
 from msmemscope.vocabulary import EVENT_COLUMNS
 
 VERSION = 1
-USAGE_LAYOUT = 3  # 1: one row per process, without cards; 2: without shared
+USAGE_LAYOUT = 4  # 1: one row per process, without cards; 2: without shared; 3: without mapped
 MAX_USAGE_ROWS = 1 << 14
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_ENTRIES = 1 << 16  # of a map or list inside a message
@@ -161,7 +161,8 @@ class UsageRow:
     total: int | None
     process_used: int | None  # on that device
     rss: int | None
-    shared: int | None  # of rss: in shared memory; None in rows of cards
+    shared: int | None  # of rss: in shared memory; None in rows of cards, as is mapped
+    mapped: int | None  # of rss: of mapped files
 
 
 @dataclass(frozen=True, slots=True)

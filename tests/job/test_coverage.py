@@ -12,7 +12,8 @@ PROGRAM = PROGRAMS / "beside_torch.py"
 
 
 @pytest.mark.parametrize(
-    ("what", "cause"), [("history", "heap"), ("from_numpy", "heap"), ("shared", "shared memory"), ("nothing", "")]
+    ("what", "cause"),
+    [("history", "heap"), ("from_numpy", "heap"), ("shared", "shared memory"), ("nothing", ""), ("mapped", "")],
 )
 def test_growth_that_no_block_explains(what: str, cause: str, watch: Watch) -> None:
     outcome = watch(sys.executable, PROGRAM, what, "120", "0.02")
@@ -24,5 +25,7 @@ def test_growth_that_no_block_explains(what: str, cause: str, watch: Watch) -> N
     if cause:
         assert 0.6 * (1 << 20) < one["rss_growth"] < 1.8 * (1 << 20)  # malloc keeps pieces between blocks
         assert one["explained"] < 0.1
+    if what == "mapped":
+        assert one["mapped_growth"] == pytest.approx(1 << 20, rel=0.1)
     assert ("recorded blocks explain" in outcome.stderr) == bool(cause)
     assert "no leak found in steps 2-120, " in outcome.stderr

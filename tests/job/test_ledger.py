@@ -26,5 +26,6 @@ def test_host_memory_adds_up_to_what_the_kernel_says(tmp_path: Path) -> None:
     assert abs(found["host"] - said["VmRSS"]) <= 2 * MIB
     assert abs(found["host/shared memory"] - said["RssShmem"]) <= 2 * MIB
     assert said["RssShmem"] >= said["shared"]
+    assert abs(found["host/mapped files"] - said["RssFile"]) <= 2 * MIB
     assert found["host"] == sum(size for part, size in found.items() if part != "host")
     assert found["host/residual"] > 0

@@ -14,7 +14,7 @@ from fake_run import SECOND, FakeRun, process
 
 from msmemscope.aggregate.shard import Shard
 from msmemscope.analysis.coverage import Coverage, judged_part
-from msmemscope.folds.host_use import MOST_SAMPLES, HostUse, host_series
+from msmemscope.folds.host_use import MOST_SAMPLES, SAMPLED, HostUse, host_series
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.cluster import write_cluster
 from msmemscope.report.console import plain_text
@@ -27,10 +27,19 @@ BASE = 300 * MIB
 
 
 def job(
-    rss: Any, *, kept: int = 0, shared: Any = None, steps: int = 40, ranks: int = 1, host: bool = True, idle_s: int = 0
+    rss: Any,
+    *,
+    kept: int = 0,
+    shared: Any = None,
+    mapped: Any = None,
+    steps: int = 40,
+    ranks: int = 1,
+    host: bool = True,
+    idle_s: int = 0,
 ) -> FakeRun:
-    """A second a step. rss, shared: of a process at the end of a step, as functions of it. kept: bytes of a new block
-    that each step keeps. idle_s: how long the processes lived on without steps."""
+    """A second a step. rss, shared, mapped: of a process at the end of a step, as functions of it (mapped None: a
+    kernel or a run that does not tell). kept: bytes of a new block that each step keeps. idle_s: how long the processes
+    lived on without steps."""
     run = FakeRun(
         [
             process(n + 1, rank=n, world_size=ranks, pid=100 + n, ended_ns=(2 + steps + idle_s) * SECOND)
@@ -48,6 +57,7 @@ def job(
             if kept:
                 run.malloc(now + 3, step << 30, kept, ring=ring, step=step, **place)
             held = {"shared": 0 if shared is None else int(shared(step))}
+            held |= {} if mapped is None else {"mapped": int(mapped(step))}
             run.sample(now + SECOND // 2, "cpu", ring=ring, used=1, total=2, rss=BASE + int(rss(step)), **held)
     return run
 
@@ -97,6 +107,19 @@ def test_shared_memory_is_called_so() -> None:
     assert "explain 0 %: shared memory, and numpy, C++ or Python heap" in verdict(made)
     made = analyse(job(lambda step: 8 * MIB * step, shared=lambda step: MIB * step))
     assert "explain 0 %: numpy, C++ or Python heap" in verdict(made)
+
+
+def test_mapped_files_are_no_growth() -> None:
+    """Reading a data set through mmap makes its pages resident; the kernel drops them as it likes."""
+    made = analyse(job(lambda step: 2 * MIB * step, mapped=lambda step: 2 * MIB * step))
+    assert "RSS" not in plain_text(made)
+    (one,) = coverage_of(made)
+    assert (one.rss_growth, one.mapped_growth) == (pytest.approx(2 * MIB), pytest.approx(2 * MIB))
+    assert (one.grown_bytes, one.explained, one.cause) == (0, None, "")
+    made = analyse(job(lambda step: 3 * MIB * step, mapped=lambda step: 2 * MIB * step))
+    assert "RSS without mapped files grows 1.0 MiB per step; recorded blocks explain 0 %: numpy" in verdict(made)
+    made = analyse(job(lambda step: MIB * step, mapped=lambda step: 0))
+    assert "RSS grows 1.0 MiB per step" in verdict(made)
 
 
 def test_where_no_tensor_of_the_host_was_recorded_it_may_be_one() -> None:
@@ -216,14 +239,15 @@ def test_thinned_as_they_come_or_at_once(n: int) -> None:
     chance = np.random.default_rng(n)
     ts = np.sort(chance.integers(0, n * SECOND // 10, n))
     rows = [
-        {"ts": int(t), "ring": ring, "device": device, "rss": 4096 + int(t) % 977, "shared": None if ring == 2 else 5}
+        {"ts": int(t), "ring": ring, "device": device, "rss": 4096 + int(t) % 977}
+        | {name: None if ring == 2 else int(t) % most for name, most in (("shared", 5), ("mapped", 11))}
         for t in ts
         for ring, device in ((1, "cpu"), (2, "cpu"), (1, "npu:0"))
     ]
     use = HostUse()
     for row in rows:
         if row["device"] == "cpu":
-            use.take(row["ring"], row["ts"], row["rss"], row["shared"])
+            use.take(row["ring"], *(row[name] for name in ("ts", *SAMPLED)))
     chance.shuffle(rows)
     live, stored = use.series(), host_series(pa.Table.from_pylist(rows, USAGE_SCHEMA))
     assert set(live) == set(stored) == {1, 2}
@@ -231,7 +255,7 @@ def test_thinned_as_they_come_or_at_once(n: int) -> None:
         assert len(live[ring].ts) <= MOST_SAMPLES
         assert len(live[ring].ts) > min(n, MOST_SAMPLES) // 4
         assert live[ring].ts[-1] == ts[-1]
-        for name in ("ts", "rss", "shared"):
+        for name in ("ts", *SAMPLED):
             assert getattr(live[ring], name).tolist() == getattr(stored[ring], name).tolist()
 
 
@@ -240,7 +264,7 @@ def test_the_verdict_so_far_knows_samples_that_stand_in_no_part(tmp_path: Path) 
     shard = Shard(tmp_path, "s", folding=None)
     identity: dict[str, Any] = {"rank": 0, "lost": {}}
     shard.answer(messages.pack("ring", "s", ring=1, identity=identity, start=0, final=False))
-    rows = [[1, 100, s["ts"], "cpu", 1, 2, s["rss"], s["rss"], s["shared"]] for s in run.samples]
+    rows = [[1, 100, s["ts"], "cpu", 1, 2, s["rss"], s["rss"], s["shared"], None] for s in run.samples]
     shard.answer(messages.pack("usage", "s", layout=messages.USAGE_LAYOUT, ts=1, interval_ms=100, cards="", rows=rows))
     run.samples = []
     assert "RSS" not in verdict(analyse(run))

@@ -57,7 +57,16 @@ def job(ranks: int = 1, *, others: int = 4 * GIB, hidden: int = 300 * MIB, says_
         held = own if says_process else None
         used = own + others
         run.sample(SECOND + 20, f"npu:{rank}", ring=rank + 1, used=used, total=64 * GIB, process_used=held)
-        run.sample(SECOND + 20, "cpu", ring=rank + 1, used=9 * GIB, total=32 * GIB, rss=2 * GIB, shared=100 * MIB)
+        run.sample(
+            SECOND + 20,
+            "cpu",
+            ring=rank + 1,
+            used=9 * GIB,
+            total=32 * GIB,
+            rss=2 * GIB,
+            shared=100 * MIB,
+            mapped=300 * MIB,
+        )
     return run
 
 
@@ -158,7 +167,8 @@ def test_the_fullest_card_is_told_and_every_ledger_has_its_rows() -> None:
         (rank, device) for rank in range(4) for device in (f"npu:{rank}", "cpu")
     }
     host = {row["part"]: row["bytes"] for row in rows if (row["rank"], row["device"]) == (1, "cpu")}
-    assert host == {"host": 2 * GIB, "host/shared memory": 100 * MIB, "host/residual": 2 * GIB - 100 * MIB}
+    parts = {"host/shared memory": 100 * MIB, "host/mapped files": 300 * MIB, "host/residual": 2 * GIB - 400 * MIB}
+    assert host == {"host": 2 * GIB, **parts}
 
 
 def test_a_ledger_that_does_not_add_up_is_an_error_here_and_shown_to_users() -> None:

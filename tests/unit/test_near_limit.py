@@ -49,7 +49,7 @@ class Group:
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     # As on a node with more memory than the group may have, of a process that holds the same all the time.
     monkeypatch.setattr("msmemscope.collect.agent.usage._node_memory", lambda: (GIB, 1000 * GIB))
-    monkeypatch.setattr("msmemscope.collect.agent.usage._resident", lambda _: (7 * GIB, 0))
+    monkeypatch.setattr("msmemscope.collect.agent.usage._resident", lambda _: (7 * GIB, 0, 0))
     return Group(tmp_path / "group")
 
 

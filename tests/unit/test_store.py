@@ -82,7 +82,7 @@ def announcement(ring: int = 1, start: int = 0, **identity: Any) -> bytes:
 
 
 def usage_of(*rings: int, ts: int) -> bytes:
-    rows = [[ring, 4711, ts, "cpu", 1, 2, 4096, 4096, 1024] for ring in rings]
+    rows = [[ring, 4711, ts, "cpu", 1, 2, 4096, 4096, 1024, 2048] for ring in rings]
     return messages.pack("usage", S, layout=messages.USAGE_LAYOUT, ts=ts, interval_ms=100, cards="", rows=rows)
 
 
@@ -579,7 +579,7 @@ def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
     """A sample that was sent twice is kept once; META is told per process, also after a restart."""
     life = Life(tmp_path / "run")
     life.tell(announcement())
-    rows = [[1, 4711, 5, "cpu", 1, 2, 4096, 4096, 1024], [1, 4711, 5, "npu:6", 100, 200, None, 4096, None]]
+    rows = [[1, 4711, 5, "cpu", 1, 2, 4096, 4096, 1024, 2048], [1, 4711, 5, "npu:6", 100, 200, None, 4096, None, None]]
     usage = {"layout": messages.USAGE_LAYOUT, "ts": 5, "interval_ms": 100, "cards": "dcmi_init returned 9"}
     life.shard.answer(messages.pack("usage", S, rows=rows, **usage))
     life.shard.answer(messages.pack("usage", S, rows=rows[:1], **usage))
@@ -595,10 +595,14 @@ def test_usage_and_meta_reach_the_run(tmp_path: Path) -> None:
     assert process.not_seen == {"hal": "no halMemMap; no halMemCreate"}
     assert [process.logical_device(card) for card in (4, 6, 5)] == [0, 1, None]
     assert run.info["usage"] == {"interval_ms": 100, "cards": "dcmi_init returned 9"}
-    found = run.usage().select(["ts", "device", "used", "total", "process_used", "rss", "shared", "rank"]).to_pylist()
+    found = (
+        run.usage()
+        .select(["ts", "device", "used", "total", "process_used", "rss", "shared", "mapped", "rank"])
+        .to_pylist()
+    )
     assert [tuple(row.values()) for row in sorted(found, key=lambda row: str(row["device"]))] == [
-        (5, "cpu", 1, 2, 4096, 4096, 1024, 0),
-        (5, "npu:6", 100, 200, None, 4096, None, 0),
+        (5, "cpu", 1, 2, 4096, 4096, 1024, 2048, 0),
+        (5, "npu:6", 100, 200, None, 4096, None, None, 0),
     ]
 
 
@@ -637,7 +641,7 @@ def test_a_name_is_not_given_again_to_another_part(tmp_path: Path) -> None:
 def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:
     life = Life(tmp_path / "run")
     life.tell(announcement())
-    rows = [[1, 4711, 1, "cpu", 1, 2, 4096, 4096, 0], [1, 4711, 1, "npu:0", 1, 2, None, 4096, None]]
+    rows = [[1, 4711, 1, "cpu", 1, 2, 4096, 4096, 0, 0], [1, 4711, 1, "npu:0", 1, 2, None, 4096, None, None]]
     usage = {"layout": messages.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": rows}
     whole = [
         message(0, 4, texts={7: b"x"}),

@@ -170,7 +170,7 @@ class Told:
 def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run may have no other. The driver named the process, so it was there when the sample was taken."""
     rss, cards, pid = 7 * MIB, Told(), os.getpid()
-    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0, 0))
     sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=False)  # type: ignore[arg-type,return-value]
     recorded = [Recorded(1, pid, frozenset({4}))]
     assert [row.device for row in rows_of([sampler.message(recorded) or {}])] == ["cpu"]
@@ -188,13 +188,31 @@ def test_the_last_sample_of_a_card_counts_when_its_process_has_ended(monkeypatch
 def test_a_card_is_not_told_of_a_process_that_was_gone_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver's list of processes is not to be believed, nobody says that it was there."""
     rss, cards = 7 * MIB, Told()
-    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0, 0))
     sampler = Usage(0.1, print, watch=lambda *_: cards, own_namespace=True)  # type: ignore[arg-type,return-value]
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     assert sampler.message(recorded) is not None
     rss = 0
     cards.tell(100 * MIB, {0: 50 * MIB})
     assert sampler.message(recorded) is None
+
+
+def test_mapped_files_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * 8 * MIB)
+
+    def mapped() -> int:
+        (row,) = rows_of([Usage(0.1, print).message([Recorded(1, os.getpid(), frozenset())]) or {}])
+        assert row.mapped is not None
+        assert row.rss is not None
+        assert row.mapped + (row.shared or 0) < row.rss
+        return row.mapped
+
+    before = mapped()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as weights:
+        assert weights[:: mmap.PAGESIZE].count(b"x") == 8 * MIB // mmap.PAGESIZE
+        assert 8 * MIB <= mapped() - before < 9 * MIB
+    assert abs(mapped() - before) < MIB
 
 
 def test_shared_memory_is_told_apart() -> None:
@@ -212,7 +230,7 @@ def test_shared_memory_is_told_apart() -> None:
 def test_a_process_that_grows_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as long as it holds more than ever: what swings costs no more than what rests."""
     rss = 50 * MIB
-    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0))
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (rss, 0, 0))
     sampler = Usage(0.1, print, own_namespace=False)
     pauses = []
     for mib in (50, 51, 52, 20, 52, 20, 52, 20, 53):
@@ -235,7 +253,7 @@ def test_what_was_before_the_first_sample_is_told_by_it_when_it_came_soon() -> N
 
 
 def test_what_does_not_move_is_said_once(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "_resident", lambda _pid: (7 * MIB, 0))
+    monkeypatch.setattr(usage, "_resident", lambda _pid: (7 * MIB, 0, 0))
     sampler = Usage(0.001, print, watch=watched(fake), own_namespace=False)
     recorded = [Recorded(1, os.getpid(), frozenset({4}))]
     assert len(until_card(sampler, recorded)) == 2
@@ -315,22 +333,25 @@ def test_devices_named_in_a_batch() -> None:
     assert npus_in(columns([cpu], [3]), npu) == frozenset()
 
 
+ROW = [1, 2, 3, "cpu", 1, 1, 1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"layout": 2},
-        {"layout": 4},
-        {"rows": [[1, 2, 3]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, -1, 1, 1]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, 1.5, 1, 1]]},
-        {"rows": [[1, 2, 3, 4, 1, 1, 1, 1, 1]]},
-        {"rows": [[1 << 64, 2, 3, "cpu", 1, 1, 1, 1, 1]]},
-        {"rows": [[1, 2, 3, "cpu", 1, 1, 1, 1, 1]] * (messages.MAX_USAGE_ROWS + 1)},
+        {"layout": messages.USAGE_LAYOUT - 1},
+        {"layout": messages.USAGE_LAYOUT + 1},
+        {"rows": [ROW[:3]]},
+        {"rows": [[*ROW[:6], -1, *ROW[7:]]]},
+        {"rows": [[*ROW[:6], 1.5, *ROW[7:]]]},
+        {"rows": [[*ROW[:3], 4, *ROW[4:]]]},
+        {"rows": [[1 << 64, *ROW[1:]]]},
+        {"rows": [ROW] * (messages.MAX_USAGE_ROWS + 1)},
         {"cards": 7},
     ],
 )
 def test_a_message_of_another_shape_is_refused(change: dict[str, Any]) -> None:
     fields = {"layout": messages.USAGE_LAYOUT, "ts": 1, "interval_ms": 100, "cards": "", "rows": []}
-    assert messages.usage({"type": "usage", **fields}).rows == ()
+    assert len(messages.usage({"type": "usage", **fields, "rows": [ROW]}).rows) == 1
     with pytest.raises(messages.WireError):
         messages.usage({"type": "usage", **(fields | change)})

@@ -191,14 +191,14 @@ class Usage:
         grows = False
         rooms: dict[Path, tuple[int, int]] = {}  # of groups, whose files are read once for all their processes
         for process in known:
-            rss, shared = _resident(process.pid)
+            rss, shared, mapped = _resident(process.pid)
             if rss:
                 self._alive[process.ring] = (ts, rss)
             crosses = bool(rss) and self._crosses(process.ring, rooms)
-            if rss and (self._is_news(process.ring, "cpu", ts, (rss, shared)) or crosses):
+            if rss and (self._is_news(process.ring, "cpu", ts, (rss, shared, mapped)) or crosses):
                 node = node or _node_memory()
                 room = self._room(process, node, rooms)
-                rows.append([process.ring, process.pid, ts, "cpu", *room, rss, rss, shared])
+                rows.append([process.ring, process.pid, ts, "cpu", *room, rss, rss, shared, mapped])
                 if rss >= self._most.get(process.ring, 0) + STEP_BYTES:
                     self._most[process.ring] = rss
                     grows = True
@@ -251,7 +251,9 @@ class Usage:
                 seen, rss = self._alive.get(process.ring, (0, 0))
                 lived = held is not None or sample.ts <= seen
                 if rss and lived and self._is_news(process.ring, name, sample.ts, (card.used, held)):
-                    rows.append([process.ring, process.pid, sample.ts, name, card.used, card.total, held, rss, None])
+                    rows.append(
+                        [process.ring, process.pid, sample.ts, name, card.used, card.total, held, rss, None, None]
+                    )
         return rows
 
     def _is_news(self, ring: int, device: str, ts: int, figures: tuple[int | None, ...]) -> bool:
@@ -303,24 +305,24 @@ def _alike(one: int | None, other: int | None) -> bool:
     return abs(one - other) < STEP_BYTES
 
 
-def _resident(pid: int) -> tuple[int, int | None]:
-    """Resident bytes, and those of them in shared memory (None: the kernel does not say); 0 for a process that is gone
-    or a zombie. Ten times a second for each: one read, 11 us."""
+def _resident(pid: int) -> tuple[int, int | None, int | None]:
+    """Resident bytes, and those of them in shared memory and in mapped files (None: the kernel does not say); 0 for a
+    process that is gone or a zombie. Ten times a second for each: one read, 11 us."""
     try:
         file = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
             text = os.read(file, _STATUS_BYTES)
         finally:
             os.close(file)
-        rss, shared = _kib(text, b"\nVmRSS:"), _kib(text, b"\nRssShmem:")
+        rss, shared, mapped = (_bytes(text, name) for name in (b"\nVmRSS:", b"\nRssShmem:", b"\nRssFile:"))
     except (OSError, ValueError):
-        return 0, None
-    return (rss or 0) << 10, None if shared is None else shared << 10
+        return 0, None, None
+    return rss or 0, shared, mapped
 
 
-def _kib(status: bytes, name: bytes) -> int | None:
+def _bytes(status: bytes, name: bytes) -> int | None:
     at = status.find(name)
-    return None if at < 0 else int(status[at + len(name) : status.index(b"kB", at)])
+    return None if at < 0 else int(status[at + len(name) : status.index(b"kB", at)]) << 10
 
 
 def _node_memory() -> tuple[int, int]:

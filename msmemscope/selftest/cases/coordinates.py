@@ -160,13 +160,19 @@ def a_last_stage_with_the_head(job: Script) -> None:
         pipeline(one, one.rank // 3, 4, 300 * MIB if one.rank >= 9 else 0)
 
 
-def resident(job: Script, who: int, extra: int) -> None:
+def resident(job: Script, who: int, extra: int, *, mapped: int = 0) -> None:
+    """mapped: of extra, what are pages of mapped files."""
+
+    def sample(rank: Process, more: int) -> None:
+        (has, of_files) = (extra, mapped) if rank.rank == who else (0, 0)
+        parts = {"shared": 0, "mapped": (200 << 20) + of_files}
+        rank.sample("cpu", used=8 << 30, total=64 << 30, rss=(1 << 30) + more + has, **parts)
+
     for one in job.ranks(4):
-        one.sample("cpu", used=8 << 30, total=64 << 30, rss=(1 << 30) + (extra if one.rank == who else 0), shared=0)
+        sample(one, 0)
 
         def each(rank: Process, n: int) -> None:
-            rss = (1 << 30) + n % 3 * MIB + (extra if rank.rank == who else 0)
-            rank.sample("cpu", used=8 << 30, total=64 << 30, rss=rss, shared=0)
+            sample(rank, n % 3 * MIB)
             rank.wait(0.1)
 
         train(one, each, steps=STEPS)
@@ -178,6 +184,11 @@ def resident(job: Script, who: int, extra: int) -> None:
 )
 def host_memory_that_is_no_tensor(job: Script) -> None:
     resident(job, 2, 500 * MIB)
+
+
+@clean("peers")
+def one_rank_maps_the_weights(job: Script) -> None:
+    resident(job, 2, 500 * MIB, mapped=500 * MIB)
 
 
 @clean("peers")

@@ -12,8 +12,9 @@ from msmemscope.selftest.script import GIB, KIB, MIB, Process, Script
 BASE = 300 * MIB
 
 
-def steps(rank: Process, rss: Callable[[int], int], *, shared: Callable[[int], int] = lambda _: 0, kept: int = 0,
-          host: bool = True, count: int = 40) -> None:  # fmt: skip
+def steps(rank: Process, rss: Callable[[int], int], *, shared: Callable[[int], int] = lambda _: 0,
+          mapped: Callable[[int], int] = lambda _: 0, kept: int = 0, host: bool = True,
+          count: int = 40) -> None:  # fmt: skip
     """A second each; what the agent sees of the process at its end."""
     for n in range(count):
         (
@@ -24,7 +25,8 @@ def steps(rank: Process, rss: Callable[[int], int], *, shared: Callable[[int], i
         if kept:
             rank.on_host(kept, place("train.py:58"))
         rank.wait(1)
-        rank.sample("cpu", used=1, total=64 * GIB, rss=BASE + rss(n), shared=shared(n))
+        parts = {"shared": shared(n), "mapped": BASE // 2 + mapped(n)}
+        rank.sample("cpu", used=1, total=64 * GIB, rss=BASE + rss(n), **parts)
         rank.step()
 
 
@@ -40,6 +42,11 @@ def an_array_of_numpy_in_each_step(job: Script) -> None:
 @fault("coverage", grows(0, says=("shared memory",)))
 def batches_in_shared_memory(job: Script) -> None:
     steps(job.rank(), lambda n: n * MIB, shared=lambda n: n * MIB)
+
+
+@fault("coverage", grows(0, says=("RSS without mapped files grows 1.0 MiB per step", "numpy, C++ or Python heap")))
+def an_array_in_each_step_beside_a_data_set_that_is_mapped(job: Script) -> None:
+    steps(job.rank(), lambda n: 3 * n * MIB, mapped=lambda n: 2 * n * MIB)
 
 
 @fault("coverage", grows(0, 1, 2))
@@ -84,6 +91,11 @@ def a_warm_up(job: Script) -> None:
 @clean("coverage")
 def memory_that_is_collected_now_and_then(job: Script) -> None:
     steps(job.rank(), lambda n: n % 10 * 5 * MIB)
+
+
+@clean("coverage")
+def a_data_set_that_is_read_through_mmap(job: Script) -> None:
+    steps(job.rank(), lambda n: 2 * n * MIB, mapped=lambda n: 2 * n * MIB)
 
 
 @clean("coverage")

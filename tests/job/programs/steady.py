@@ -16,9 +16,11 @@ STEPS, PAUSE_S = 24, 0.1
 
 
 def status() -> dict[str, int]:
-    """Bytes, of the lines VmRSS and RssShmem."""
+    """Bytes, of the lines VmRSS, RssShmem and RssFile."""
     text = Path("/proc/self/status").read_text()
-    return {name: int(size) << 10 for name, size in re.findall(r"^(VmRSS|RssShmem):\s+(\d+) kB", text, re.MULTILINE)}
+    return {
+        name: int(size) << 10 for name, size in re.findall(r"^(VmRSS|RssShmem|RssFile):\s+(\d+) kB", text, re.MULTILINE)
+    }
 
 
 def main() -> None:
