@@ -69,13 +69,16 @@ class SiteSums:
 class OwnerTables:
     """Whose the bytes of one process were (native/kernel/tables.h, MEMSCOPE_OWNER_COLUMNS and those behind it). In
     `sums` a step without rows is as the one before it left it: of long runs only some have any. open_step: its rows
-    say what is known of it by now."""
+    say what is known of it by now. site_sums, site_peaks: the same by the site, too, of pools in which a block is named;
+    `site` counts within the process."""
 
     owners: Table
     sums: Table
     peaks: Table
     changes: Table
     open_step: int
+    site_sums: Table
+    site_peaks: Table
 
 
 @dataclass(frozen=True)
@@ -274,7 +277,15 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
             stack.add(number, getattr(one, name))
         if one.events:
             (windows if one.window else sums)[number] = _site_sums(one)
-            owners[number] = OwnerTables(one.owners, one.owner_sums, one.owner_peaks, one.owner_changes, open_step)
+            owners[number] = OwnerTables(
+                one.owners,
+                one.owner_sums,
+                one.owner_peaks,
+                one.owner_changes,
+                open_step,
+                one.owned_site_sums,
+                one.owned_site_peaks,
+            )
             peaks[number] = PeakTables(one.pool_peaks, one.site_peaks)
         if len(one.floors["pool"]):
             needs[number] = NeedTables(one.inefficiencies, one.floors)
@@ -312,6 +323,7 @@ _EMPTIED: dict[str, Any] = {
     for name in (
         *("sites", "steps", "anomalies", "sums", "ages", "begins"),
         *("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks"),
+        *("owned_site_sums", "owned_site_peaks"),
         *("inefficiencies", "floors"),
     )
 }

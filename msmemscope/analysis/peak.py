@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from msmemscope.analysis.analyzer import Analyzer, Judged, Tables
 from msmemscope.analysis.blocks import PEAK_OF_ALL, PeakTables
@@ -32,9 +31,8 @@ from msmemscope.analysis.findings import (
     ranks_text,
     scope_of,
 )
-from msmemscope.analysis.live_lines import line_of
-from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
+from msmemscope.analysis.site_lines import Line, SiteLines
 from msmemscope.folds.segments import DRIVER_POOLS
 
 KIND = "peak"
@@ -49,8 +47,6 @@ COLUMNS = (
 _KEY_LINES = 3  # by which ranks are alike
 _TOLD_LINES, _TOLD_OWNERS = 6, 4  # on the console
 _POOL = ("device_type", "device", "pool")
-
-Line = tuple[str, int, str, bool]  # file, number, function, native
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Alike:
 
 def find_peaks(tables: Tables, lines: int) -> list[PoolPeak]:
     """Of every process that held anything; lines: so many rows of lines, and of owners, beside their rest."""
-    lines_of = _Lines(tables)
+    lines_of = SiteLines(tables)
     return [
         peak
         for number, one in tables.tracked.peaks.items()
@@ -176,40 +172,7 @@ def judge(tables: Tables, options: PeakOptions) -> list[Finding]:
     ]
 
 
-class _Lines:
-    """The user's line of every site, looked up once for each stack."""
-
-    def __init__(self, tables: Tables) -> None:
-        sites = tables.tracked.sites
-        python, native = (np.asarray(sites[name], np.uint64) for name in ("stack_py", "stack_c"))
-        process = np.asarray(sites["process"], np.int64)
-        self.sites = sites
-        self._order = np.argsort(process, kind="stable")
-        self._starts = np.searchsorted(process[self._order], np.arange(len(tables.tracked.processes) + 1))
-        stacks, first, of_site = np.unique(
-            np.where(python != 0, python, native), return_index=True, return_inverse=True
-        )
-        codes: dict[Line, int] = {}
-        numbers = np.zeros(len(stacks), np.int64)
-        for at, row in enumerate(first.tolist()):
-            frames = merged(*(tuple(tables.stack(int(one[row]))) if one[row] else () for one in (python, native)))
-            frame = line_of(frames)
-            line = (frame.file, frame.line, frame.function, frame.kind == "native") if frame else ("", 0, "", False)
-            numbers[at] = codes.setdefault(line, len(codes))
-        self.lines = list(codes)
-        self._codes = numbers[of_site.reshape(-1)] if len(stacks) else np.zeros(0, np.int64)
-
-    def rows(self, process: int) -> npt.NDArray[np.int64]:
-        """The rows of `sites` of a process."""
-        rows: npt.NDArray[np.int64] = self._order[self._starts[process] : self._starts[process + 1]]
-        return rows
-
-    def codes(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Places in `lines`."""
-        return np.asarray(self._codes[rows])
-
-
-def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: _Lines, most: int) -> Iterator[PoolPeak]:
+def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: SiteLines, most: int) -> Iterator[PoolPeak]:
     pools, sites = peaks.pools, peaks.sites
     mine = lines.rows(number)[sites["site"]]
     owners = tables.tracked.owners[number]

@@ -33,13 +33,15 @@ _TABLES = (
     "owners",
     "owner_sums",
     "owner_peaks",
+    "owned_site_sums",
+    "owned_site_peaks",
     "owner_changes",
     "pool_peaks",
     "site_peaks",
     "inefficiencies",
     "floors",
 )
-_OF_SITES = ("sums", "ages", "site_peaks")
+_OF_SITES = ("sums", "ages", "site_peaks", "owned_site_sums", "owned_site_peaks")
 _LISTS = ("incidents", "snapshots", "watches", "moments")
 _FACTS = tuple(one.name for one in fields(RingTables) if one.name not in (*_TABLES, *_LISTS))
 _INCIDENT = (

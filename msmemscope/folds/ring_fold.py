@@ -148,6 +148,8 @@ class RingFold:
                 owners=tracker.owners(),
                 owner_sums=tracker.owner_sums(),
                 owner_peaks=tracker.owner_peaks(),
+                owned_site_sums=tracker.owned_site_sums(),
+                owned_site_peaks=tracker.owned_site_peaks(),
                 owner_changes=tracker.owner_changes(),
                 pool_peaks=tracker.pool_peaks(),
                 site_peaks=tracker.site_peaks(),

@@ -51,6 +51,8 @@ class RingTables:
     owners: Table
     owner_sums: Table
     owner_peaks: Table
+    owned_site_sums: Table
+    owned_site_peaks: Table
     owner_changes: Table
     pool_peaks: Table
     site_peaks: Table

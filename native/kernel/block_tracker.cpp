@@ -18,6 +18,14 @@ PoolKey pool_of(const EventColumns& events, std::size_t row) noexcept {
     return PoolKey{events.device[row], events.device_type[row], events.pool[row]};
 }
 
+template <typename Table>
+void put(Table& table, PoolKey pool, u32 step) {
+    table.device_type.push_back(pool.device_type);
+    table.device.push_back(pool.device);
+    table.pool.push_back(pool.pool);
+    table.step.push_back(step);
+}
+
 }  // namespace
 
 BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs, bool lives)
@@ -450,13 +458,53 @@ OwnerTable BlockTracker::owners() const {
 
 OwnerSumTable BlockTracker::owner_sums() const {
     OwnerSumTable table;
-    for (const auto& pool : pools_) pool->owners.append_sums(table, pool->key, clock_.step(), owners_.names());
+    for (const auto& pool : pools_)
+        pool->owners.owners.each_row(clock_.step(), [&](const PoolOwners::Row& row) {
+            put(table, pool->key, row.step);
+            table.owner.push_back(owners_.names().id(row.owner));
+            table.end_bytes.push_back(row.end_bytes);
+            table.peak_bytes.push_back(row.peak_bytes);
+        });
     return table;
 }
 
 OwnerPeakTable BlockTracker::owner_peaks() const {
     OwnerPeakTable table;
-    for (const auto& pool : pools_) pool->owners.append_peaks(table, pool->key, owners_.names());
+    for (const auto& pool : pools_)
+        pool->owners.owners.each_at_peak([&](u32 step, OwnerNumber owner, i64 bytes) {
+            put(table, pool->key, step);
+            table.owner.push_back(owners_.names().id(owner));
+            table.bytes.push_back(bytes);
+        });
+    return table;
+}
+
+OwnedSiteSumTable BlockTracker::owned_site_sums() const {
+    OwnedSiteSumTable table;
+    for (const auto& pool : pools_) {
+        if (!pool->owners.has_pairs) continue;
+        pool->owners.pairs.each_row(clock_.step(), [&](const PoolOwners::Row& row) {
+            put(table, pool->key, row.step);
+            table.owner.push_back(owners_.names().id(owners_.sites()[row.owner].owner));
+            table.site.push_back(owners_.sites()[row.owner].site);
+            table.end_bytes.push_back(row.end_bytes);
+            table.peak_bytes.push_back(row.peak_bytes);
+        });
+    }
+    return table;
+}
+
+OwnedSitePeakTable BlockTracker::owned_site_peaks() const {
+    OwnedSitePeakTable table;
+    for (const auto& pool : pools_) {
+        if (!pool->owners.has_pairs) continue;
+        pool->owners.pairs.each_at_peak([&](u32 step, OwnerNumber pair, i64 bytes) {
+            put(table, pool->key, step);
+            table.owner.push_back(owners_.names().id(owners_.sites()[pair].owner));
+            table.site.push_back(owners_.sites()[pair].site);
+            table.bytes.push_back(bytes);
+        });
+    }
     return table;
 }
 

@@ -89,6 +89,8 @@ public:
     OwnerTable owners() const;
     OwnerSumTable owner_sums() const;
     OwnerPeakTable owner_peaks() const;
+    OwnedSiteSumTable owned_site_sums() const;
+    OwnedSitePeakTable owned_site_peaks() const;
     OwnerChangeTable owner_changes() const { return owners_.changes(); }
     InefficiencyTable inefficiencies() const;
     FloorTable floors() const;
@@ -106,7 +108,7 @@ private:
         // keeping it costs more than all the rest, and most runs have none.
         std::unique_ptr<std::set<u64>> ordered;
         std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
-        PoolOwners owners;
+        OwnedBytes owners;
         PoolPeaks peaks;
         PoolNeeds needs;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain

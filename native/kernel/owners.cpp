@@ -12,7 +12,7 @@ OwnerNumber Owners::number_of(u32 root, LabelsNumber labels, const Block& block,
     return owner;
 }
 
-void Owners::begin(Block& block, PoolKey pool, PoolOwners& sums, u64 flag_word, Anomalies& anomalies) {
+void Owners::begin(Block& block, PoolKey pool, OwnedBytes& sums, u64 flag_word, Anomalies& anomalies) {
     const u32 root = root_of(pool, flag_word);
     const LabelsNumber labels = threads_.of(block.tid);
     if (labels != 0) {
@@ -25,15 +25,26 @@ void Owners::begin(Block& block, PoolKey pool, PoolOwners& sums, u64 flag_word, 
         block.owner = latest_plain_;
     }
     block.told = 0;
-    sums.born(block.owner, block.size);
+    const bool pairs = follows_pairs(block, sums);
+    sums.owners.born(block.owner, block.size);
+    if (pairs) sums.pairs.born(pair_of(block), block.size);
 }
 
-void Owners::end(const Block& block, PoolOwners& sums) {
-    sums.died(block.owner, block.size);
+bool Owners::follows_pairs(const Block& block, OwnedBytes& sums) const {
+    if (!sums.has_pairs && is_known(block)) {
+        sums.pairs.begin_like(sums.owners);
+        sums.has_pairs = true;
+    }
+    return sums.has_pairs;
+}
+
+void Owners::end(const Block& block, OwnedBytes& sums) {
+    sums.owners.died(block.owner, block.size);
+    if (sums.has_pairs) sums.pairs.died(pair_of(block), block.size);
     if (!changed_.empty()) changed_.erase(block.id);
 }
 
-void Owners::label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies) {
+void Owners::label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies) {
     if (level == 0 || level > kLevels || label == 0 || block.owner == OwnerNames::kOther) {
         anomalies.count(Anomaly::LEFT_OUT_LABEL);
         return;
@@ -47,11 +58,13 @@ void Owners::label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 ste
         correct(block, sums, labels, anomalies);
         return;
     }
-    const OwnerNumber before = block.owner;
-    block.owner = number_of(names_.root(before), labels, block, anomalies);
+    const Block before = block;
+    block.owner = number_of(names_.root(before.owner), labels, block, anomalies);
     Changed& changed = changed_[block.id];
     changed.times += 1;
-    changed.latest = sums.change_owner(before, block.owner, block.size);
+    const bool pairs = follows_pairs(block, sums);
+    changed.latest = sums.owners.change_owner(before.owner, block.owner, block.size);
+    if (pairs) sums.pairs.change_owner(pair_of(before), pair_of(block), block.size);
     if (changes_.owner.size() >= kMaxOwnerChanges) {
         anomalies.count(Anomaly::LEFT_OUT_CHANGE, block.size);
         return;
@@ -59,24 +72,27 @@ void Owners::label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 ste
     changes_.allocation_id.push_back(block.id);
     changes_.step.push_back(step);
     changes_.ts.push_back(ts);
-    changes_.before.push_back(names_.id(before));
+    changes_.before.push_back(names_.id(before.owner));
     changes_.owner.push_back(names_.id(block.owner));
 }
 
-void Owners::suggest(Block& block, PoolOwners& sums, u32 level, FoldLabel label, Anomalies& anomalies) {
+void Owners::suggest(Block& block, OwnedBytes& sums, u32 level, FoldLabel label, Anomalies& anomalies) {
     if (block.owner == OwnerNames::kOther || is_labelled(block, level)) return;
     correct(block, sums, names_.with(names_.labels_number(block.owner), level, label_id(label)), anomalies);
 }
 
-void Owners::correct(Block& block, PoolOwners& sums, LabelsNumber labels, Anomalies& anomalies) {
-    const OwnerNumber owner = number_of(names_.root(block.owner), labels, block, anomalies);
-    const auto changed = changed_.empty() ? changed_.end() : changed_.find(block.id);
-    sums.correct_owner(block.owner, owner, block.size, block.id,
-                       changed == changed_.end() ? 0 : changed->second.latest);
-    block.owner = owner;
+void Owners::correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomalies& anomalies) {
+    const Block before = block;
+    block.owner = number_of(names_.root(before.owner), labels, block, anomalies);
+    const auto known = changed_.empty() ? changed_.end() : changed_.find(block.id);
+    const u64 changed = known == changed_.end() ? 0 : known->second.latest;
+    const bool pairs = follows_pairs(block, sums);
+    sums.owners.correct_owner(before.owner, block.owner, block.size, block.id, changed);
+    if (pairs) sums.pairs.correct_owner(pair_of(before), pair_of(block), block.size, block.id, changed);
 }
 
 bool Owners::is_known(const Block& block) const noexcept {
+    if (names_.labels_number(block.owner) == 0) return false;
     const Labels& labels = names_.labels(block.owner);
     for (u32 level = 1; level <= kLevels; ++level)
         if (labels[level - 1] != 0 && (level != kDetail2 || labels[level - 1] != label_id(FoldLabel::OPS))) return true;

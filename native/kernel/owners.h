@@ -6,15 +6,15 @@
 //   folds    `activation` and `temporary` (block_uses.h) and upstream's weak `ops` fill a level that is empty
 //
 // Told by the block tracker, which knows blocks. Memory: 64 bytes for each of kMaxOwners owners, 32 for each of
-// kMaxOwnerChanges changes, what thread_labels.h and pool_owners.h say.
+// kMaxOwnerChanges changes, what thread_labels.h, pool_owners.h and owned_sites.h say.
 #pragma once
 
 #include <unordered_map>
 
 #include "kernel/anomalies.h"
 #include "kernel/block_map.h"
+#include "kernel/owned_sites.h"
 #include "kernel/owner_names.h"
-#include "kernel/pool_owners.h"
 #include "kernel/tables.h"
 #include "kernel/thread_labels.h"
 
@@ -29,13 +29,13 @@ public:
     void pop(u32 tid, u32 level, u64 label) { threads_.pop(tid, level, label, names_); }
 
     // Sets the owner of a block that begins. flag_word: as its MALLOC has it.
-    void begin(Block& block, PoolKey pool, PoolOwners& sums, u64 flag_word, Anomalies& anomalies);
+    void begin(Block& block, PoolKey pool, OwnedBytes& sums, u64 flag_word, Anomalies& anomalies);
     // It ends.
-    void end(const Block& block, PoolOwners& sums);
+    void end(const Block& block, OwnedBytes& sums);
     // LABEL_ADDR of a live block.
-    void label(Block& block, PoolOwners& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies);
+    void label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies);
     // A fold says what the block has been from its beginning, unless something is said at that level already.
-    void suggest(Block& block, PoolOwners& sums, u32 level, FoldLabel label, Anomalies& anomalies);
+    void suggest(Block& block, OwnedBytes& sums, u32 level, FoldLabel label, Anomalies& anomalies);
 
     bool is_labelled(const Block& block, u32 level) const noexcept {
         return names_.labels(block.owner)[level - 1] != 0;
@@ -45,6 +45,7 @@ public:
     u64 id_of(const Block& block) const noexcept { return names_.id(block.owner); }
     u32 changes_of(const Block& block) const noexcept;
     const OwnerNames& names() const noexcept { return names_; }
+    const OwnedSites& sites() const noexcept { return sites_; }
     const OwnerChangeTable& changes() const noexcept { return changes_; }
 
 private:
@@ -53,9 +54,14 @@ private:
         u32 times = 0;
         u64 latest = 0;  // number of the change in its pool
     };
-    void correct(Block& block, PoolOwners& sums, LabelsNumber labels, Anomalies& anomalies);
+    void correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomalies& anomalies);
+
+    OwnerNumber pair_of(const Block& block) { return sites_.number(block.owner, is_known(block), block.site); }
+    // Whether pairs of the pool are told apart; from a block on that somebody has named.
+    bool follows_pairs(const Block& block, OwnedBytes& sums) const;
 
     OwnerNames names_;
+    OwnedSites sites_;
     ThreadLabels threads_;
     OwnerChangeTable changes_;
     std::unordered_map<u64, Changed> changed_;  // live blocks, by number

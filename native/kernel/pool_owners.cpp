@@ -103,30 +103,18 @@ void PoolOwners::shrink() {
     closed_.shrink_to_fit();
 }
 
-void PoolOwners::append_sums(OwnerSumTable& table, PoolKey pool, u32 open_step, const OwnerNames& names) const {
-    const auto add = [&](const Row& row) {
-        table.device_type.push_back(pool.device_type);
-        table.device.push_back(pool.device);
-        table.pool.push_back(pool.pool);
-        table.step.push_back(row.step);
-        table.owner.push_back(names.id(row.owner));
-        table.end_bytes.push_back(row.end_bytes);
-        table.peak_bytes.push_back(row.peak_bytes);
-    };
-    for (const Row& row : closed_) add(row);
-    for (const Row& row : rows_of(open_step)) add(row);
-}
-
-void PoolOwners::append_peaks(OwnerPeakTable& table, PoolKey pool, const OwnerNames& names) const {
-    for (std::size_t owner = 0; owner < cells_.size(); ++owner) {
-        if (cells_[owner].at_highest == 0) continue;
-        table.device_type.push_back(pool.device_type);
-        table.device.push_back(pool.device);
-        table.pool.push_back(pool.pool);
-        table.step.push_back(highest_.step);
-        table.owner.push_back(names.id(static_cast<OwnerNumber>(owner)));
-        table.bytes.push_back(cells_[owner].at_highest);
-    }
+void PoolOwners::begin_like(const PoolOwners& whole) {
+    *this = PoolOwners{};
+    level_ = whole.level_;
+    changes_ = whole.changes_;
+    step_ = whole.step_;
+    highest_ = whole.highest_;
+    step_.changed.clear();
+    highest_.changed.clear();
+    stride_ = whole.stride_;
+    Cell& all = cell(0);
+    all = Cell{level_, step_.level, highest_.level, 0};
+    touch(0, all);
 }
 
 }  // namespace memscope::kernel

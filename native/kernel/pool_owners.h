@@ -37,9 +37,26 @@ public:
     // The open step ends, and the next begins. allocs: number of the latest block.
     void close(u32 step, u64 allocs);
     void shrink();
+    // Goes on from what another one has seen of the same pool, as if all of it had been number 0's; without its rows.
+    void begin_like(const PoolOwners& whole);
 
-    void append_sums(OwnerSumTable& table, PoolKey pool, u32 open_step, const OwnerNames& names) const;
-    void append_peaks(OwnerPeakTable& table, PoolKey pool, const OwnerNames& names) const;
+    struct Row {
+        u32 step;
+        OwnerNumber owner;
+        i64 end_bytes, peak_bytes;
+    };
+    // Every row of a step, and the bytes of every owner at the highest peak: add(step, owner, bytes).
+    template <typename Add>
+    void each_row(u32 open_step, Add add) const {
+        for (const Row& row : closed_) add(row);
+        for (const Row& row : rows_of(open_step)) add(row);
+    }
+    template <typename Add>
+    void each_at_peak(Add add) const {
+        for (std::size_t owner = 0; owner < cells_.size(); ++owner)
+            if (cells_[owner].at_highest != 0)
+                add(highest_.step, static_cast<OwnerNumber>(owner), cells_[owner].at_highest);
+    }
 
 private:
     enum : u8 { kOfStep = 1, kOfHighest = 2 };
@@ -54,12 +71,6 @@ private:
         u32 step = 0;
         std::vector<OwnerNumber> changed;
     };
-    struct Row {
-        u32 step;
-        OwnerNumber owner;
-        i64 end_bytes, peak_bytes;
-    };
-
     Cell& cell(OwnerNumber owner) {
         if (owner >= cells_.size()) cells_.resize(owner + std::size_t{1});
         return cells_[owner];

@@ -245,6 +245,26 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, owner)                      \
     X(i64, bytes)
 
+// The same of what an owner has from one site (owned_sites.h). owner 0: what nobody has named, and pairs for which
+// there was no room; its site says nothing. Rows begin when the first block of the pool is named.
+#define MEMSCOPE_OWNED_SITE_SUM_COLUMNS(X) \
+    X(u8, device_type)                     \
+    X(i16, device)                         \
+    X(u8, pool)                            \
+    X(u32, step)                           \
+    X(u64, owner)                          \
+    X(u32, site)                           \
+    X(i64, end_bytes)                      \
+    X(i64, peak_bytes)
+#define MEMSCOPE_OWNED_SITE_PEAK_COLUMNS(X) \
+    X(u8, device_type)                      \
+    X(i16, device)                          \
+    X(u8, pool)                             \
+    X(u32, step)                            \
+    X(u64, owner)                           \
+    X(u32, site)                            \
+    X(i64, bytes)
+
 // Which peak of a pool (site_peaks.h): the highest of all, or the highest of the closed steps after the warm-up.
 enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
 
@@ -368,6 +388,12 @@ struct OwnerSumTable {
 };
 struct OwnerPeakTable {
     MEMSCOPE_OWNER_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct OwnedSiteSumTable {
+    MEMSCOPE_OWNED_SITE_SUM_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct OwnedSitePeakTable {
+    MEMSCOPE_OWNED_SITE_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 struct OwnerChangeTable {
     MEMSCOPE_OWNER_CHANGE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

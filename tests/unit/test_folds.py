@@ -29,6 +29,7 @@ from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool, S
 NPU = {"device_type": DeviceType.NPU, "device": 0}
 TABLES = ("sites", "sums", "ages", "steps", "anomalies", "begins")
 TABLES += ("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks")
+TABLES += ("owned_site_sums", "owned_site_peaks")
 TABLES += ("inefficiencies", "floors")
 _KINDS = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH)
 _LABELS = (Kind.LABEL_PUSH, Kind.LABEL_POP, Kind.LABEL_ADDR)

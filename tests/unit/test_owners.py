@@ -89,6 +89,18 @@ class Told:
             found[self._texts[int(table["owner"][row])]] += int(table[f"{when}_bytes"][row])
         return {owner: size for owner, size in found.items() if size}
 
+    def pairs(self, table: dict[str, Any], column: str) -> dict[tuple[str, int], int]:
+        """By owner and stack; what nobody has named under ("", 0)."""
+        stacks, found = self.tracker.sites()["stack_py"], defaultdict(int)
+        for owner, site, size in zip(
+            table["owner"].tolist(), table["site"].tolist(), table[column].tolist(), strict=True
+        ):
+            found[(self._texts[owner], int(stacks[site])) if owner else ("", 0)] += size
+        return {pair: size for pair, size in found.items() if size}
+
+    def is_named(self, owner: int) -> bool:
+        return "@" in self._texts[owner]
+
     def highest(self) -> dict[str, int]:
         table = self.tracker.owner_peaks()
         found: dict[str, int] = defaultdict(int)
@@ -211,6 +223,7 @@ class Block:
     size: int
     root: str
     labels: list[str]
+    stack: int = 0
     told: set[int] = field(default_factory=set)
 
     @property
@@ -218,7 +231,11 @@ class Block:
         return "@".join([self.root, *filter(None, self.labels)])
 
 
-def model(events: list[dict[str, int]]) -> tuple[dict[str, int], dict[str, int], dict[int, str]]:
+Whose = dict[tuple[str, int], int]
+"""Bytes by owner and stack."""
+
+
+def model(events: list[dict[str, int]]) -> tuple[Whose, Whose, dict[int, str]]:
     """Owners at the end and at the highest peak, and of every block its last: counted out, with every block kept."""
     live: dict[int, Block] = {}
     every: list[Block] = []
@@ -234,7 +251,7 @@ def model(events: list[dict[str, int]]) -> tuple[dict[str, int], dict[str, int],
             del stack[len(stack) - 1 - stack[::-1].index(NAMES[one["name"]])]
         elif kind == Kind.MALLOC:
             labels = ["", "", "", "", *pushed[one["tid"]], "", "", ""][:7]
-            live[ptr] = Block(len(every) + 1, one["size"], "PTA", labels)
+            live[ptr] = Block(len(every) + 1, one["size"], "PTA", labels, one["stack_py"])
             every.append(live[ptr])
         elif kind == Kind.FREE:
             live.pop(ptr, None)
@@ -253,13 +270,28 @@ def model(events: list[dict[str, int]]) -> tuple[dict[str, int], dict[str, int],
         if (now := sum(block.size for block in live.values())) > peak:
             peak = now
             highest = [(block, "|".join(block.labels)) for block in live.values()]
-    end: dict[str, int] = defaultdict(int)
+    end: Whose = defaultdict(int)
     for block in live.values():
-        end[block.owner] += block.size
-    at_peak: dict[str, int] = defaultdict(int)
+        end[block.owner, block.stack] += block.size
+    at_peak: Whose = defaultdict(int)
     for block, text in highest:
-        at_peak["@".join(["PTA", *filter(None, text.split("|"))])] += block.size
+        at_peak["@".join(["PTA", *filter(None, text.split("|"))]), block.stack] += block.size
     return end, at_peak, {block.id: block.owner for block in every}
+
+
+def by_owner(whose: Whose) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for (owner, _), size in whose.items():
+        found[owner] += size
+    return found
+
+
+def named(whose: Whose) -> Whose:
+    """By stack as well only what has a name; the rest is one."""
+    found: Whose = defaultdict(int)
+    for (owner, stack), size in whose.items():
+        found[("", 0) if owner == "PTA" else (owner, stack)] += size
+    return found
 
 
 def _relabelled(text: str, level: int, name: str) -> str:
@@ -277,7 +309,7 @@ def stream(seed: int, n: int) -> list[dict[str, int]]:
         what = chance.randrange(10)
         if what < 4 and ptr not in live:
             live[ptr] = 1 << chance.randrange(3, 11)
-            events.append(malloc(ptr, live[ptr], tid=tid))
+            events.append(malloc(ptr, live[ptr], tid=tid, stack_py=1 + live[ptr] % 7))
         elif what < 6 and live.pop(ptr, None):
             events.append(free(ptr, tid=tid))
         elif what < 8:
@@ -293,10 +325,50 @@ def test_owners_are_those_of_the_model(seed: int) -> None:
     events = stream(seed, 120)
     end, at_peak, owners = model(events)
     told = Told(*events)
-    assert told.at("end", 0) == end
+    assert told.at("end", 0) == by_owner(end)
     assert {id: one["owner"] for id, one in told.lives.items()} == owners
+    lines = told.tracker.owned_site_sums()
+    is_named = any(owner != "PTA" for owner in owners.values())
+    assert is_named == bool(len(lines["step"]))
+    assert told.pairs(lines, "end_bytes") == (named(end) if is_named else {})
     if not told.changes():  # one label of a level may replace another at the peak itself: whose it was then is kept
-        assert told.highest() == at_peak
+        assert told.highest() == by_owner(at_peak)
+        assert told.pairs(told.tracker.owned_site_peaks(), "bytes") == (named(at_peak) if is_named else {})
+
+
+def test_the_lines_of_owners_add_up_to_the_pool_at_every_step_and_at_the_peak() -> None:
+    chance = random.Random(5)
+    events = [push("mine"), malloc(0x90000, 64, stack_py=9)]
+    for number in range(1, 40):
+        events += [*stream(chance.randrange(1000), 50), step(number)]
+    told = Told(*[dict(one, step=0) if one["kind"] != Kind.STEP else one for one in events])
+    sums, steps = told.tracker.owned_site_sums(), told.tracker.steps()
+    assert len(steps["step"]) > 3
+    for row, number in enumerate(steps["step"].tolist()):
+        of_step = sums["step"] == number
+        assert sums["end_bytes"][of_step].sum() == steps["end_bytes"][row]
+        assert sums["peak_bytes"][of_step].sum() == steps["peak_bytes"][row]
+    peaks, owners = told.tracker.owned_site_peaks(), told.tracker.owner_peaks()
+    assert peaks["bytes"].sum() == owners["bytes"].sum() == steps["peak_bytes"].max()
+    for owner, size in zip(owners["owner"].tolist(), owners["bytes"].tolist(), strict=True):
+        if told.is_named(owner):
+            assert peaks["bytes"][peaks["owner"] == owner].sum() == size
+    held = told.tracker.site_peaks()
+    for site in set(peaks["site"][peaks["owner"] != 0].tolist()):
+        mine = peaks["bytes"][(peaks["site"] == site) & (peaks["owner"] != 0)].sum()
+        assert mine <= held["bytes"][(held["site"] == site) & (held["peak"] == 0)].sum()
+
+
+def test_more_lines_of_owners_than_there_is_room_for_are_nobodys() -> None:
+    many = 1 << 15
+    events = [push("mine")] + [malloc((n + 1) << 12, 8, stack_py=n + 1) for n in range(many)]
+    tracker = BlockTracker()
+    columns = {name: np.array([one[name] for one in events], EVENT_COLUMNS[name]) for name in COLUMNS}
+    tracker.feed(len(events), columns)
+    peaks = tracker.owned_site_peaks()
+    assert peaks["bytes"].sum() == 8 * many
+    assert len(peaks["owner"]) == 1 << 14
+    assert peaks["bytes"][peaks["owner"] == 0].tolist() == [8 * (many - (1 << 14) + 1)]
 
 
 def test_the_sums_of_owners_are_those_of_the_pool_at_every_step() -> None:
