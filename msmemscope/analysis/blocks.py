@@ -69,8 +69,8 @@ class SiteSums:
 class OwnerTables:
     """Whose the bytes of one process were (native/kernel/tables.h, MEMSCOPE_OWNER_COLUMNS and those behind it). In
     `sums` a step without rows is as the one before it left it: of long runs only some have any. open_step: its rows
-    say what is known of it by now. site_sums, site_peaks: the same by the site, too, of pools in which a block is named;
-    `site` counts within the process."""
+    say what is known of it by now. site_sums, site_peaks: the same by the site as well, of pools in which a block is
+    named; `site` counts within the process."""
 
     owners: Table
     sums: Table

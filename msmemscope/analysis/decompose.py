@@ -2,7 +2,7 @@
 
 Flows in: whose the bytes of each process were (blocks.py, OwnerTables). Flows out: one note, whose rows are the trees
 of each process and of the job, in cluster/decompose.csv, and whose lines are the job's largest branches at the peak.
-decompose_steps.py adds the trees over the steps, and changes of owners.
+decompose_steps.py adds the trees over the steps, and changes of owners; decompose_lines.py the lines of owners.
 The bytes of a pool's owners add up to what the pool held; what nobody has named is a branch, `unattributed`.
 
 A pool of each process has a peak of its own: the job's tree at the peak adds up those of its processes, wherever they
@@ -19,6 +19,8 @@ from typing import Any
 
 from msmemscope.analysis.analyzer import Analyzer, Judged, Tables
 from msmemscope.analysis.blocks import OwnerTables
+from msmemscope.analysis.decompose_lines import LINE_COLUMNS, LineMoment, line_details, line_rows, owned_by_line
+from msmemscope.analysis.decompose_lines import added as added_lines
 from msmemscope.analysis.decompose_steps import CHANGE_COLUMNS, STEP_COLUMNS, Cells, change_rows, step_rows
 from msmemscope.analysis.findings import Finding, Row, format_bytes, scope_of
 from msmemscope.analysis.owner_trees import (
@@ -53,8 +55,13 @@ class DecomposeOptions:
 
     step: int = -1
     """A step whose peak and end are told beside those of the run, the end on the console; -1: none."""
+    lines: int = 32
+    """So many pairs of an owner and a line have a row in decompose_lines.csv, of each pool and moment; what else an
+    owner has is one row."""
 
     def __post_init__(self) -> None:
+        if self.lines < 1:
+            raise ValueError(f"lines takes a number from 1 on; got {self.lines}")
         if self.step < -1:
             raise ValueError(f"step takes a number of a step, or -1 for none; got {self.step}")
 
@@ -69,6 +76,15 @@ class _Moment:
     when: str
     step: int
     tree: Tree
+    key: tuple[int, int, int]
+    column: str
+    """Of OwnerTables.site_peaks or site_sums."""
+
+    @property
+    def lines(self) -> LineMoment:
+        """Of which the lines are asked for."""
+        size = sum(self.tree.values())
+        return LineMoment(self.number, self.place, self.key, self.when, self.step, self.column, size)
 
 
 def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
@@ -94,6 +110,12 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
     when = f"at the end of step {options.step:,}, in" if asked else "at the peak of"
     unknown = "" if asked or options.step < 0 else f"; of step {options.step:,} nothing is known"
     facts = _facts(tables)
+    owned = owned_by_line(tables, (moment.lines for moment in moments))
+    of_told = STEP_END if asked else PEAK
+    lines = {
+        place: added_lines(pairs for moment, pairs in owned if (moment.when, of_job(moment.place)) == (of_told, place))
+        for place in told
+    }
     return [
         Finding(
             kind=KIND,
@@ -110,13 +132,14 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
             blocks=0,
             processes=() if ranks else tuple(subject.name for subject in tables.tracked.subjects),
             sentence=f"whose the memory is, {when} each pool: {'; '.join(map(_sentence, told.values()))}{unknown}",
-            details=tuple(_lines(told.values())),
+            details=(*_lines(told.values()), *(text for pairs in lines.values() for text in line_details(pairs))),
             evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},
             more_rows=(
                 *_process_rows(facts, moments),
                 *_job_rows(job),
                 *step_rows(tables, facts),
                 *change_rows(tables, facts),
+                *line_rows(owned, facts, options.lines),
             ),
         )
     ]
@@ -128,13 +151,13 @@ def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Itera
     for key in sorted({*zip(*(sums[name].tolist() for name in ("device_type", "device", "pool")), strict=True)}):
         device_type, device, pool = key
         place = place_of(device_type, device, pool)
-        make = partial(_Moment, number, place, pool in DRIVER_POOLS)
+        make = partial(_Moment, number, place, pool in DRIVER_POOLS, key=key)
         root = place[1]
         of_pool = (sums["device_type"] == device_type) & (sums["device"] == device) & (sums["pool"] == pool)
         at_peak = (peaks["device_type"] == device_type) & (peaks["device"] == device) & (peaks["pool"] == pool)
         if at_peak.any():
             tree = tree_of(paths, root, peaks["owner"][at_peak], peaks["bytes"][at_peak])
-            yield make(PEAK, int(peaks["step"][at_peak][0]), tree)
+            yield make(when=PEAK, step=int(peaks["step"][at_peak][0]), tree=tree, column="bytes")
         steps = sums["step"][of_pool]
         closed = steps[steps < one.open_step]
         wanted = [(END, "end_bytes", int(closed.max()) if len(closed) else one.open_step)]
@@ -147,7 +170,8 @@ def _moments(tables: Tables, number: int, one: OwnerTables, asked: int) -> Itera
             ]
         for when, column, step in wanted:
             rows = of_pool & (sums["step"] == step)
-            yield make(when, step, tree_of(paths, root, sums["owner"][rows], sums[column][rows]))
+            tree = tree_of(paths, root, sums["owner"][rows], sums[column][rows])
+            yield make(when=when, step=step, tree=tree, column=column)
 
 
 def _bytes_of(moments: list[_Moment]) -> int:
@@ -224,10 +248,15 @@ def figures(judged: Judged) -> dict[str, Any]:
 
 DECOMPOSE = Analyzer(
     name="decompose",
-    needs=("owners",),
+    needs=("owners", "sites"),
     options=DecomposeOptions,
     judge=judge,
-    files={"decompose": COLUMNS, "decompose_steps": STEP_COLUMNS, "decompose_changes": CHANGE_COLUMNS},
+    files={
+        "decompose": COLUMNS,
+        "decompose_steps": STEP_COLUMNS,
+        "decompose_changes": CHANGE_COLUMNS,
+        "decompose_lines": LINE_COLUMNS,
+    },
     asked_by=("decompose",),
     figures=figures,
 )

@@ -123,6 +123,15 @@ class OpenedRun:
         under --analysis decompose."""
         return _where(self._asked("decompose", step), rank=rank, when=when)
 
+    def owner_lines(
+        self, *, rank: int | None = None, owner: str = "", when: str = "", step: int | None = None
+    ) -> pa.Table:
+        """Which lines the bytes of each owner come from, of each process and of the job (`scope`), as in
+        cluster/decompose_lines.csv. owner: that one, without those below it, "PTA@optimizer_state". when and step: as
+        of owners()."""
+        table = self._asked("decompose", step, "decompose_lines")
+        return _where(table, rank=rank, owner=owner, when=when)
+
     def ledger(self, *, rank: int | None = None, step: int | None = None) -> pa.Table:
         """What every byte of the cards and of host memory is, as in cluster/ledger.csv, at the end of a step; None: of
         each process's last complete one."""
@@ -153,12 +162,12 @@ class OpenedRun:
             return findings_table(found.findings, [COMPARE.name] * len(found.findings))
         return _as_read(table, COMPARED[table], compared_rows(found))
 
-    def _asked(self, name: str, step: int | None) -> pa.Table:
-        """The table of an analysis that has an option `step`; the run is judged anew where that is not in its files."""
+    def _asked(self, name: str, step: int | None, table: str = "") -> pa.Table:
+        """A table of an analysis that has an option `step`; the run is judged anew where that is not in its files."""
         if step is None and name in config_of(self._run).active_analysis:
-            return self.table(name)
+            return self.table(table or name)
         options = {} if step is None else {name: {"step": step}}
-        return _rows(name, analyse(self._run, only=[name], options=options).summary)
+        return _rows(table or name, analyse(self._run, only=[name], options=options).summary)
 
     @cached_property
     def analysis(self) -> Analysis:

@@ -53,6 +53,17 @@ def test_whose_a_block_was_at_a_step(watch: Watch, tmp_path: Path) -> None:
     nowhere = ask(outcome.run, "0x10")
     assert (nowhere.returncode, nowhere.stdout) == (3, "")
     assert "no recorded block held the address 0x10" in nowhere.stderr
-    wrong = ask(outcome.run, "here")
+    wrong = ask(outcome.run, "0xhere")
     assert wrong.returncode == 2
-    assert "'here' is no address" in wrong.stderr
+    assert "'0xhere' is no address" in wrong.stderr
+    lines = ask(outcome.run, "result")
+    assert lines.returncode == 0, lines.stderr
+    first, *rest = lines.stdout.splitlines()
+    assert first == "cpu HOST: 11.7 KiB at the end of the last complete step"
+    assert len(rest) == 1
+    assert f"program.py:{line} `kept = torch.ones(3000)" in rest[0]
+    assert rest[0].endswith("  result")
+    assert "11.7 KiB at the end of step 2" in ask(outcome.run, "cache", "--step", "2").stdout
+    unknown = ask(outcome.run, "weights")
+    assert unknown.returncode == 3
+    assert "no bytes belonged to 'weights' then; there are cache, result" in unknown.stderr

@@ -144,3 +144,75 @@ def an_owner_that_grows_over_the_steps(job: Script) -> None:
         rank.step()
         for block in blocks:
             rank.free(block)
+
+
+def lines_of(when: str, rank: int | str, **expected: int) -> Check:
+    """Bytes by owner and line in PTA's pool, of a rank, or of the job (""); a key is `owner__line`."""
+
+    def check(made: Played) -> Iterator[str]:
+        found: dict[str, int] = {}
+        for one in made.stored.summary.findings:
+            for row in one.more_rows:
+                cells = row.cells
+                scope = ("job" if rank == "" else "process", rank, "PTA", when)
+                if row.file == "decompose_lines" and scope == tuple(
+                    cells.get(name, "") for name in ("scope", "rank", "pool", "when")
+                ):
+                    name = f"{str(cells['owner']).partition('@')[2]}__{cells['line'] or cells['what']}"
+                    found[name] = found.get(name, 0) + int(cells["bytes"])
+        if found != {name: size for name, size in expected.items() if size}:
+            yield f"lines at the {when} of rank {rank!r} are {found} instead of {expected}"
+
+    return check
+
+
+def all_of(*checks: Check) -> Check:
+    return lambda made: (wrong for check in checks for wrong in check(made))
+
+
+KEPT = {"state__40": 8 * MIB, "state__41": 4 * MIB, "unattributed__": 3 * MIB}
+
+
+@clean(
+    "decompose",
+    note("decompose", ranks=(0, 1), bytes=2 * 23 * MIB),
+    check=all_of(
+        lines_of("peak", 1, **KEPT, act__50=6 * MIB, act__51=2 * MIB),
+        lines_of("end", 1, **KEPT),
+        lines_of("peak", "", **{name: 2 * size for name, size in KEPT.items()}, act__50=12 * MIB, act__51=4 * MIB),
+        lines_of("step_peak", 0, **KEPT, act__50=6 * MIB),
+        lines_of("step_end", 0, **KEPT),
+    ),
+)
+def lines_of_the_optimizers_state_and_of_activations(job: Script) -> None:
+    """States are named once they are there; the second line of activations allocates in the fifth iteration alone."""
+    job.config["analysis"] = ("decompose",)
+    job.options["decompose"] = {"step": 3}
+    for rank in job.ranks(2):
+        rank.alloc(3 * MIB, WHERE)
+        for line, size in ((40, 8), (41, 4)):
+            rank.own(rank.alloc(size * MIB, place(f"adam.py:{line}")), "state")
+        for n in range(STEPS):
+            with rank.label("act"):
+                blocks = [rank.alloc(6 * MIB, place("model.py:50"))]
+                if n == 5:
+                    blocks.append(rank.alloc(2 * MIB, place("model.py:51")))
+            for block in blocks:
+                rank.free(block)
+            rank.step()
+
+
+@clean(
+    "decompose",
+    note("decompose", ranks=(0,), bytes=7 * MIB),
+    check=lines_of("end", 0, cache__40=4 * MIB, cache__rest=2 * MIB, kept__rest=MIB),
+)
+def more_lines_of_owners_than_are_asked_for(job: Script) -> None:
+    job.config["analysis"] = ("decompose",)
+    job.options["decompose"] = {"lines": 1}
+    rank = job.rank()
+    for line, size in ((40, 4), (41, 1), (42, 1)):
+        rank.own(rank.alloc(size * MIB, place(f"cache.py:{line}")), "cache")
+    rank.own(rank.alloc(MIB, place("cache.py:43")), "kept")
+    for _ in range(STEPS):
+        rank.step()
