@@ -135,6 +135,11 @@ test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; ski
 	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
 	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
 
+.PHONY: test-cuda
+test-cuda: setup ## on a machine with a GPU (TORCH=torch for a build with CUDA): a run against torch's own counters, and costs
+	pytest tests/cuda
+	python benchmarks/operators.py cuda
+
 .PHONY: setup-frameworks
 setup-frameworks: $(FRAMEWORKS_INSTALLED) ## make .venv-frameworks with the package, vLLM for CPU, verl and Ray
 
