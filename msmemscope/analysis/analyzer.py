@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from msmemscope.folds.segments import Mappings
     from msmemscope.tables.run import Frame, Run
 
+NOW = -1  # no step
 _MEMORY = ("alloc", "free")
 TABLES: Mapping[str, tuple[str, ...]] = {
     "sites": _MEMORY,
@@ -203,6 +204,9 @@ class Analyzer:
     """The columns of cluster/<name>.csv, of every file in which its findings have a row (`Finding.row`)."""
     groups: tuple[Group, ...] = ()
     """How findings of a headline are shown, where they are not shown like everybody's."""
+    step_asked: Callable[[Any], int] = lambda _: NOW
+    """By its options the step at whose end it looks. When it is asked alone of a stored run, it gets the tables as they
+    were then, with the blocks that were alive; with others, or while the run is recorded, those of now."""
     asked_by: tuple[str, ...] = ()
     """The words of --analysis with which it is run, beside its name; none: with each."""
     verdict: Callable[[Judged], str] = count

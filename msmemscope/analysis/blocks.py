@@ -20,7 +20,7 @@ from msmemscope.analysis.subjects import Subjects, find_subjects
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.folds.ring_tables import HeldBlocks, RingTables, merge
 from msmemscope.folds.segments import of_process
-from msmemscope.vocabulary import EVENT_COLUMNS
+from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 
 if TYPE_CHECKING:
     from msmemscope.folds.incidents import Incident
@@ -213,19 +213,27 @@ class Folded:
         return self.folds[ring].held() if ring in self.folds else None
 
 
-def fold(run: Run, *, progress: Callable[[int], None] | None = None) -> Folded:
-    """Feeds all events of `run` to the folds of their rings.
+def fold(run: Run, *, until: int = -1, progress: Callable[[int], None] | None = None) -> Folded:
+    """Feeds all events of `run` to the folds of their rings; until: those up to the end of that step, so that the next
+    one is open and empty.
 
     progress: called after every batch with the number of events done so far. Memory does not depend on the number of
     events; ring_fold.py says on what.
     """
     folds = {one.ring: RingFold(one.ring, has_parent=one.parent_ring != 0) for one in run.processes}
     done = orphans = 0
+    past: set[int] = set()  # rings that have come to the end of that step
     for batch in run.events(columns=[*COLUMNS, "ring"]):
         columns = event_columns(batch, COLUMNS)
         for ring, rows in rows_by_ring(batch.column(batch.schema.get_field_index("ring"))):
             part = {name: column[rows] for name, column in columns.items()}
             n = len(part["kind"])
+            if ring in past:
+                continue
+            if until >= 0:
+                part, is_past = _up_to(part, until)
+                n = len(part["kind"])
+                past |= {ring} if is_past else set()
             if ring in folds:
                 folds[ring].take(n, part)
             else:
@@ -234,6 +242,20 @@ def fold(run: Run, *, progress: Callable[[int], None] | None = None) -> Folded:
         if progress is not None:
             progress(done)
     return Folded(folds, orphans)
+
+
+def _up_to(columns: Table, until: int) -> tuple[Table, bool]:
+    """The rows of one ring up to the end of a step, with the STEP that ends it, and whether that is among them. What
+    else carries a later step is left out: a worker makes no STEP itself."""
+    later = columns["step"] > until
+    ends = np.flatnonzero(later & (columns["kind"] == Kind.STEP))
+    keep = ~later
+    if len(ends):
+        keep[ends[0] :] = False
+        keep[ends[0]] = True
+    if keep.all():
+        return columns, False
+    return {name: column[keep] for name, column in columns.items()}, bool(len(ends))
 
 
 def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphans: int = 0) -> Tracked:

@@ -317,6 +317,7 @@ LEDGER = Analyzer(
     judge=judge,
     files={"ledger": COLUMNS},
     groups=(Group("UNEXPLAINED", order=45), Group("DOES NOT ADD UP", order=46)),
+    step_asked=lambda options: int(options.step),
     asked_by=("ledger",),
     verdict=verdict,
     figures=figures,

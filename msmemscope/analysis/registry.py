@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from typing import Any
 
-from msmemscope.analysis.analyzer import TABLES, Analyzer, Group, Judged, Tables
+from msmemscope.analysis.analyzer import NOW, TABLES, Analyzer, Group, Judged, Tables
 from msmemscope.analysis.audit import AUDIT
 from msmemscope.analysis.compare import COMPARE
 from msmemscope.analysis.decompose import DECOMPOSE
@@ -121,6 +121,14 @@ def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
         elif (made := _judged(judged, _options(analyzer, wanted))) is not None:
             found[analyzer.name] = made
     return [found[one.name] for one in shown if one.name in found]
+
+
+def step_asked(wanted: Wanted) -> int:
+    """The step at whose end the one analysis that is asked for looks; NOW: there are several, or none was named."""
+    if len(set(wanted.only)) != 1:
+        return NOW
+    analyzer = get_analyzer(wanted.only[0])
+    return analyzer.step_asked(_options(analyzer, wanted))
 
 
 def events_needed(names: Iterable[str]) -> tuple[str, ...]:

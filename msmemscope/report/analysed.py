@@ -62,7 +62,7 @@ def analyse(
         settings = settings.replaced(analysis=tuple(only))
     wanted = Wanted(settings.active_analysis, tuple(only), {**_options_of(settings), **(options or {})})
     registry.check(wanted)
-    folded = folded or fold(run, progress=tell)
+    folded = folded or fold(run, until=registry.step_asked(wanted), progress=tell)
     tracked = folded.tracked(run.processes)
     room = lambda: _by_host(run, capacity if capacity is not None else sampled_capacity(run))  # noqa: E731
     host = lambda: host_use if host_use is not None else host_series(run.usage())  # noqa: E731

@@ -20,6 +20,7 @@ from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
 from msmemscope.selftest.script import MIB, Process, Script
 from msmemscope.tables.run import Run
+from msmemscope.vocabulary import Pool
 
 STEPS = 24
 
@@ -111,6 +112,43 @@ def test_the_ledger_of_a_step_is_made_when_it_is_asked_for(run: OpenedRun) -> No
     assert allocated == 117 * MIB
     last = {row["step"] for row in run.ledger(rank=1).to_pylist()}
     assert last == {STEPS}
+
+
+def carded(job: Script, steps: int) -> None:
+    """Cards whose pools have segments: one that is whole and free in odd steps, one in which a small block stays; and a
+    worker that holds a batch."""
+    for one in job.ranks(2):
+        one.alloc(30 * MIB + 5, place("model.py:12"), pool=Pool.HAL, attr=7 << 56)
+        for n in range(steps):
+            segment = one.segment(20 * MIB, place("model.py:13"))
+            reserved = 20 * MIB * (n + 1)
+            small = one.alloc(MIB + n, place("model.py:14"), ptr=segment.ptr + 4 * MIB, reserved=reserved)
+            if n % 2:
+                one.free(small, reserved=reserved)
+            one.sample(f"npu:{one.device}", used=200 * MIB + n, total=1 << 30, process_used=150 * MIB + n)
+            one.step()
+            one.wait(1)
+        worker = job.worker(one)
+        worker.on_host(3 * MIB, place("loader.py:7"))
+
+
+def test_the_ledger_of_an_earlier_step_is_that_of_a_run_that_ended_there() -> None:
+    tables = []
+    for steps in (12, 9):
+        job = Script()
+        carded(job, steps)
+        with played(job) as made:
+            opened = msmemscope.open_run(made.run.path)
+            table = opened.ledger(step=9)
+            tables.append([row for row in table.to_pylist() if row["device"] != "cpu"])
+            assert opened.ledger().num_rows > 0
+            assert opened.ledger(step=steps + 9).num_rows == 0
+    earlier, last = tables
+    assert earlier == last
+    parts = {row["part"]: row["bytes"] for row in earlier if row["device"] == "npu:1"}
+    assert parts["card/process/PTA/fragmented"] == sum(19 * MIB - n for n in range(0, 9, 2))
+    assert parts["card/process/PTA/cached"] == 4 * 20 * MIB
+    assert not [part for part in parts if part.endswith("/free")]
 
 
 def test_processes_and_samples(run: OpenedRun) -> None:
