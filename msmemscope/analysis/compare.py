@@ -77,7 +77,9 @@ def sides_of(a: Tables, b: Tables, options: CompareOptions, names: tuple[str, st
         shared = [word for word in texts[0].split(", ") if word in texts[1].split(", ")]
         own = [", ".join(word for word in text.split(", ") if word not in shared) for text in texts]
         names = (own[0] or "A", own[1] or "B")
-    first, second = (side_of(name, of, choice) for name, of, choice in zip(names, (a, b), choices, strict=True))
+    first, second = (
+        side_of(name, of, choice, alone=a is b) for name, of, choice in zip(names, (a, b), choices, strict=True)
+    )
     return first, second
 
 

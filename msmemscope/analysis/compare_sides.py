@@ -144,8 +144,10 @@ def read_choices(steps: str, ranks: str, roles: str) -> tuple[Choice, Choice]:
     return a, b
 
 
-def side_of(name: str, tables: Tables, choice: Choice) -> Side:
-    """InputError when nothing of the run is chosen."""
+def side_of(name: str, tables: Tables, choice: Choice, *, alone: bool = False) -> Side:
+    """alone: it is of the one run there is, so that an error need not say of which. InputError when nothing of the run
+    is chosen."""
+    where = "" if alone else f"{name}: "
     tracked = tables.tracked
     subjects = tracked.subjects
     chosen = [one for one in subjects if not subjects.is_over(one) and tracked.reached.get(one.main) is not None]
@@ -154,25 +156,25 @@ def side_of(name: str, tables: Tables, choice: Choice) -> Side:
         found = [one for one in chosen if choice.role in roles[one.main]]
         if not found:
             known = sorted({text for both in roles.values() for text in both if text})
-            raise InputError(f"{name}: nothing has the role {choice.role}; there are {', '.join(known) or 'none'}")
+            raise InputError(f"{where}nothing has the role {choice.role}; there are {', '.join(known) or 'none'}")
         chosen = found
     if choice.ranks:
         of_rank = {one.rank: one for one in chosen if one.rank is not None}
         if missing := [rank for rank in choice.ranks if rank not in of_rank]:
             there = fold_ranks(of_rank) or "none"
-            raise InputError(f"{name}: rank {missing[0]} recorded nothing; its ranks are {there}")
+            raise InputError(f"{where}rank {missing[0]} recorded nothing; its ranks are {there}")
         chosen = [of_rank[rank] for rank in choice.ranks]
     if not chosen:
-        raise InputError(f"{name}: nothing was recorded")
+        raise InputError(f"{where}nothing was recorded")
     lacking = [one for one in chosen if _lacks_steps(tables, one, choice)]
     if lacking and (choice.ranks or len(lacking) == len(chosen)):
-        raise InputError(f"{name}: {_lacks_steps(tables, lacking[0], choice)}")
+        raise InputError(f"{where}{_lacks_steps(tables, lacking[0], choice)}")
     chosen = [one for one in chosen if one not in lacking]
     keys = _keys(tables, chosen)
     rows = _Steps(tables)
     members = [_member(tables, rows, one, key, choice) for one, key in zip(chosen, keys, strict=True)]
     if all(not one.figures for one in members):
-        raise InputError(f"{name}: no memory was recorded of what is compared")
+        raise InputError(f"{where}no memory was recorded of what is compared")
     return Side(name, tables, choice, tuple(members), tuple(one.label for one in lacking))
 
 

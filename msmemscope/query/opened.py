@@ -24,7 +24,7 @@ from msmemscope.analysis import registry
 from msmemscope.analysis.compare import COMPARE, CompareOptions
 from msmemscope.analysis.compare_words import COLUMNS as COMPARED
 from msmemscope.analysis.compare_words import rows as compared_rows
-from msmemscope.analysis.findings import Row
+from msmemscope.analysis.findings import Row, fold_ranks
 from msmemscope.errors import RunError, UsageError
 from msmemscope.query.rows import Readable
 from msmemscope.report.analysed import Analysis, analyse, config_of
@@ -90,6 +90,7 @@ class OpenedRun:
             table = findings_table(self.analysis.summary.findings, self.analysis.summary.found_by)
         if analysis:
             table = table.filter(pc.equal(table["analysis"], analysis))
+        self._check_rank(rank)
         if rank is not None:
             table = table.filter(pa.array([rank in (ranks or ()) for ranks in table["ranks"].to_pylist()], pa.bool_()))
         return table
@@ -121,6 +122,7 @@ class OpenedRun:
         """Whose the memory was: the trees of each process and of the job (`scope`), as in cluster/decompose.csv. when:
         peak or end. step: also that one's, under step_peak and step_end. Modules and optimizers tell what is theirs
         under --analysis decompose."""
+        self._check_rank(rank)
         return _where(self._asked("decompose", step), rank=rank, when=when)
 
     def owner_lines(
@@ -129,12 +131,14 @@ class OpenedRun:
         """Which lines the bytes of each owner come from, of each process and of the job (`scope`), as in
         cluster/decompose_lines.csv. owner: that one, without those below it, "PTA@optimizer_state". when and step: as
         of owners()."""
+        self._check_rank(rank)
         table = self._asked("decompose", step, "decompose_lines")
         return _where(table, rank=rank, owner=owner, when=when)
 
     def ledger(self, *, rank: int | None = None, step: int | None = None) -> pa.Table:
         """What every byte of the cards and of host memory is, as in cluster/ledger.csv, at the end of a step; None: of
         each process's last complete one."""
+        self._check_rank(rank)
         return _where(self._asked("ledger", step), rank=rank)
 
     def compare(
@@ -167,7 +171,18 @@ class OpenedRun:
         if step is None and name in config_of(self._run).active_analysis:
             return self.table(table or name)
         options = {} if step is None else {name: {"step": step}}
-        return _rows(table or name, analyse(self._run, only=[name], options=options).summary)
+        summary = analyse(self._run, only=[name], options=options).summary
+        told = [row.cells for one in summary.findings for row in one.rows if row.file == name]
+        if step is not None and step >= 0 and not any(row.get("step") == step for row in told):
+            lasts = [last for last in self.analysis.tracked.last_complete_step.values() if last >= 0]
+            there = f"the last that ended is {max(lasts)}" if lasts else "none has ended"
+            raise UsageError(f"of step {step} nothing is known; {there}")
+        return _rows(table or name, summary)
+
+    def _check_rank(self, rank: int | None) -> None:
+        if rank is not None and rank not in self.ranks:
+            there = f"its ranks are {fold_ranks(self.ranks)}" if self.ranks else "its processes are no ranks"
+            raise UsageError(f"no rank {rank} was recorded; {there}")
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -180,6 +195,7 @@ class OpenedRun:
         """A row for every process, device, pool and step: levels, peaks and counts, as in cluster/steps.csv."""
         path = self.path / "steps.parquet"
         table = _read(path) if self._is_derived and path.exists() else steps_table(self.analysis.tracked)
+        self._check_rank(rank)
         return _where(table, rank=rank, step=step, device=device, pool=pool)
 
     def processes(self) -> pa.Table:
@@ -193,6 +209,7 @@ class OpenedRun:
 
     def usage(self, *, rank: int | None = None, device: str = "") -> pa.Table:
         """Samples of memory use: of the device by everybody, its size, of the process on it, its RSS."""
+        self._check_rank(rank)
         return _where(self._run.usage(), rank=rank, device=device)
 
     def blocks(
@@ -214,6 +231,7 @@ class OpenedRun:
             raise RunError(f"{self.path} has no blocks/ yet: msmemscope analyze {self.path}")
         readable = Readable(self._run, BLOCK_SCHEMA, ("name", "op", "range"))
         chosen = readable.chosen(columns)
+        self._check_rank(rank)
         filters = [pc.field("size") >= at_least] if at_least else []
         if rank is not None:
             filters.append(pc.field("rank") == rank)
@@ -254,6 +272,7 @@ class OpenedRun:
         time. kinds: "MALLOC", "FREE", "ACCESS", …; of a rank only its parts of the files are read."""
         readable = Readable(self._run, EVENT_SCHEMA, ("name",))
         chosen = readable.chosen(columns)
+        self._check_rank(rank)
         numbers = [int(_kind(kind)) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
         read = [*readable.needed(chosen), *(["step"] if step is not None else [])]
 
@@ -323,6 +342,8 @@ def _read_csv(source: Path | io.BytesIO) -> pa.Table:
 
 
 def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
+    """The rows with these values. UsageError for a value that no row of the table has, but for ranks."""
+    known = {name: table[name].unique().to_pylist() for name in wanted if name in table.column_names and name != "rank"}
     for name, value in wanted.items():
         if value is None or value == "":
             continue
@@ -330,10 +351,22 @@ def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
             raise UsageError(f"the table has no column {name!r}; there are {', '.join(table.column_names)}")
         try:
             column = table[name].cast(pa.string() if isinstance(value, str) else pa.int64())  # null where all are empty
+            if name in known:
+                _check_known(name, value, known[name])
             table = table.filter(pc.equal(column, value))
         except (*Bad, KeyError) as error:  # a file of somebody else's, in which the column is of another kind
             raise RunError(f"column {name} cannot be compared with {value!r} ({error})") from None
     return table
+
+
+def _check_known(name: str, value: str | int, known: Sequence[Any]) -> None:
+    there = sorted({one for one in known if one not in (None, "")}, key=lambda one: (str(type(one)), one))
+    if isinstance(value, int):
+        if there and not min(there) <= value <= max(there):  # of long runs not every step has a row
+            raise UsageError(f"no {name} {value}; there are {min(there)} to {max(there)}")
+    elif value not in there:
+        listed = ", ".join(map(str, there[:12])) + (f" and {len(there) - 12} more" if len(there) > 12 else "")
+        raise UsageError(f"no {name} {value!r}; there are {listed or 'none'}")
 
 
 def _device_filter(device: str) -> pc.Expression:

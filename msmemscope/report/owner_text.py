@@ -63,11 +63,17 @@ def _nowhere(address: int, step: int | None, blocks: tuple[BlockHistory, ...]) -
         return (
             f"no recorded block held the address {address:#x}; addresses stand in blocks/ and in the per-device files"
         )
-    lives = ", ".join(
-        f"{one.malloc_step} to {'the end' if one.free_step is None else one.free_step}" for one in blocks[:8]
-    )
-    more = f" and {len(blocks) - 8} more times" if len(blocks) > 8 else ""
-    return f"no block held the address {address:#x} in step {step}; blocks did in steps {lives}{more}"
+    lives = list(dict.fromkeys(_life(one) for one in blocks))
+    more = f" and {len(lives) - 8} more times" if len(lives) > 8 else ""
+    told = ", ".join(lives[:8])
+    word = "step" if lives == [told] and " " not in told else "steps"
+    return f"no block held the address {address:#x} in step {step}; blocks did in {word} {told}{more}"
+
+
+def _life(block: BlockHistory) -> str:
+    """ "3", "3 to 7", "3 to the end"."""
+    last = "the end" if block.free_step is None else str(block.free_step)
+    return last if last == str(block.malloc_step) else f"{block.malloc_step} to {last}"
 
 
 def _names(run: Run) -> dict[int, str]:
@@ -83,7 +89,7 @@ def _names(run: Run) -> dict[int, str]:
 def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None) -> Iterator[str]:
     lived = f"step {block.malloc_step} on, alive at the end"
     if block.free_step is not None:
-        lived = f"steps {block.malloc_step} to {block.free_step}"
+        lived = f"step{'s' if block.free_step != block.malloc_step else ''} {_life(block)}"
     yield (
         f"{whose}, {device_name(block.device_type, block.device)}, {pool_name(block.pool, block.device_type)}: block "
         f"{block.allocation_id}, {block.size} bytes ({format_bytes(block.size)}) from {block.ptr:#018x}, {lived}"

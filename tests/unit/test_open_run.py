@@ -142,13 +142,36 @@ def test_the_ledger_of_an_earlier_step_is_that_of_a_run_that_ended_there() -> No
             table = opened.ledger(step=9)
             tables.append([row for row in table.to_pylist() if row["device"] != "cpu"])
             assert opened.ledger().num_rows > 0
-            assert opened.ledger(step=steps + 9).num_rows == 0
+            with pytest.raises(UsageError, match=f"of step 99 nothing is known; the last that ended is {steps}"):
+                opened.ledger(step=99)
     earlier, last = tables
     assert earlier == last
     parts = {row["part"]: row["bytes"] for row in earlier if row["device"] == "npu:1"}
     assert parts["card/process/PTA/fragmented"] == sum(19 * MIB - n for n in range(0, 9, 2))
     assert parts["card/process/PTA/cached"] == 4 * 20 * MIB
     assert not [part for part in parts if part.endswith("/free")]
+
+
+@pytest.mark.parametrize(
+    ("method", "filters", "says"),
+    [
+        ("usage", {"device": "foo"}, "no device 'foo'; there are npu:0"),
+        ("steps", {"pool": "foo"}, "no pool 'foo'; there are HOST, PTA"),
+        ("steps", {"device": "npu:7"}, "no device 'npu:7'; there are cpu, npu:0, npu:1"),
+        ("steps", {"step": 99}, f"no step 99; there are 0 to {STEPS + 1}"),
+        ("owners", {"when": "now"}, "no when 'now'; there are end, peak"),
+        ("owners", {"step": 99}, f"of step 99 nothing is known; the last that ended is {STEPS}"),
+        ("owner_lines", {"owner": "foo"}, "no owner 'foo'; there are PTA@unattributed"),
+        *((name, {"rank": 7}, "no rank 7 was recorded; its ranks are 0-1")
+          for name in ("findings", "owners", "owner_lines", "ledger", "steps", "usage", "blocks", "events")),
+    ],
+)  # fmt: skip
+def test_what_there_is_not_is_an_error_that_says_what_there_is(
+    whole: OpenedRun, method: str, filters: dict[str, object], says: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        getattr(whole, method)(**filters)
+    assert says in str(error.value)
 
 
 def test_processes_and_samples(run: OpenedRun) -> None:
