@@ -160,4 +160,4 @@ show(model)
     watched = watch(sys.executable, program)
 
     assert (watched.status, watched.stdout) == (0, stdout), watched.stderr
-    assert watched.stderr.count("steps of optimizers are not counted: nobody iterates here") == 1
+    assert watched.stderr.count("steps of optimizers are not counted: RuntimeError('nobody iterates here')") == 1

@@ -12,6 +12,7 @@ import os
 import sys
 
 from msmemscope import _native
+from msmemscope.collect.rank.first_fault import UntilFirstFault
 from msmemscope.collect.rank.lookup import Lookup
 from msmemscope.collect.rank.snapshot_requests import Requests
 from msmemscope.collect.rank.steps import OptimizerSteps, keep_from_compiler
@@ -22,6 +23,7 @@ from msmemscope.telling import tell
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from msmemscope.options.declared import Config
 
@@ -29,12 +31,13 @@ _attached: Session | None = None
 _identified = False
 _hooked = False
 _asks_groups = False
-_steps_failed = False
 _looks_at_blocks = False
 _lookup: Lookup | None = None
 _requests: Requests | None = None
 
 _optimizers = OptimizerSteps(_native.boundary)
+_steps = UntilFirstFault("steps of optimizers are not counted")
+_groups = UntilFirstFault("the rank in the process group is not known")
 
 
 def attach(session: Session) -> None:
@@ -202,19 +205,15 @@ def _watch_torch() -> None:
 
 
 def _after_optimizer_step(optimizer: object, args: object, kwargs: object) -> None:
-    global _steps_failed
-    if _steps_failed:
-        return
-    try:
+    def look() -> None:
         identify()
         identities = sys.modules.get("msmemscope.collect.rank.identities")
         if identities is not None:
             identities.before_boundary(optimizer)
         _optimizers.after_step(optimizer, args, kwargs)
         step_ended()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program's optimizer has stepped
-        _steps_failed = True
-        tell(f"Warning: steps of optimizers are not counted: {error}")
+
+    _steps.run(look)
 
 
 def _with_identity(update: Callable[..., object]) -> Callable[..., object]:
@@ -235,17 +234,16 @@ def identify() -> None:
     may be a process group, or a recording, only later: called when a group comes, at start() and at every step, until
     there are both. Raises nothing: a rank that cannot be had stays unknown.
     """
-    global _identified
     distributed = None if _identified else sys.modules.get("torch.distributed")
-    if distributed is None:
-        return
-    try:
-        if distributed.is_available() and distributed.is_initialized() and _native.stats()["recording"]:
-            _identified = True
-            _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the program's step goes on
+    if distributed is not None:
+        _groups.run(lambda: _tell_rank(distributed))
+
+
+def _tell_rank(distributed: ModuleType) -> None:
+    global _identified
+    if distributed.is_available() and distributed.is_initialized() and _native.stats()["recording"]:
         _identified = True
-        tell(f"Warning: the rank in the process group is not known: {error}")
+        _native.identify(rank=distributed.get_rank(), world_size=distributed.get_world_size())
 
 
 def _after_fork_in_child() -> None:
