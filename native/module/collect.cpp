@@ -5,6 +5,7 @@
 #include "hook/recorder.h"
 #include "hook/settings.h"
 #include "module/bindings.h"
+#include "module/gil.h"
 #include "module/python_frames.h"
 #include "source/watched_blocks.h"
 
@@ -81,7 +82,7 @@ py::dict stats() {
 int watch_block(std::uint64_t ptr, std::uint64_t bytes, std::uint64_t storage, unsigned device_type, int device,
                 const std::string& name, long long looks) {
     const memscope_watched watched = {ptr, bytes, storage, device_type, device, name.c_str(), looks};
-    const py::gil_scoped_release others_go_on;  // a block may be large
+    const GilReleased others_go_on;  // a block may be large
     return memscope_watch(&watched);
 }
 
@@ -123,8 +124,7 @@ void bind_collect(py::module_& module) {
     module.def("watch_block", &watch_block, py::arg("ptr"), py::arg("bytes"), py::arg("storage"),
                py::arg("device_type"), py::arg("device"), py::arg("name"), py::arg("looks"),
                "Looks at a block before and after operators from now on; 0 or an errno (source/watched_blocks.h).");
-    module.def("unwatch_block", &memscope_unwatch, py::arg("ptr"), py::arg("bytes"),
-               py::call_guard<py::gil_scoped_release>());
+    module.def("unwatch_block", &memscope_unwatch, py::arg("ptr"), py::arg("bytes"), py::call_guard<GilReleased>());
 }
 
 }  // namespace memscope

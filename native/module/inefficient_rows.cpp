@@ -9,6 +9,7 @@
 #include "kernel/api_order.h"
 #include "kernel/block_patterns.h"
 #include "module/columns.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -38,7 +39,7 @@ std::vector<u8> patterns_of(const Values<u8>& kind, const Values<u8>& pool, cons
     const auto kinds = kind.unchecked<1>(), pools = pool.unchecked<1>();
     const auto frameworks = framework.unchecked<1>();
     const auto blocks = block.unchecked<1>();
-    const py::gil_scoped_release released;
+    const GilReleased released;
     std::vector<u8> words(static_cast<std::size_t>(rows));
     ApiOrder order(ApiOrder::Rule::LETTER);
     std::unordered_map<u64, Begun> begun;

@@ -20,6 +20,7 @@
 
 #include "kernel/block_tracker.h"
 #include "module/columns.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -189,7 +190,7 @@ private:
     // The GIL goes first: whoever holds the lock needs no GIL, so nobody waits for the other in a circle.
     template <typename Work>
     std::invoke_result_t<Work> locked(Work&& work) {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         const std::lock_guard<std::mutex> guard(mutex_);
         return work();
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "module/bindings.h"
+#include "module/gil.h"
 #include "module/symbols.h"
 
 namespace py = pybind11;
@@ -94,7 +95,7 @@ private:
         for (const std::size_t row : rows) wanted.push_back({lines[row]});
         u64 build = 0;
         {
-            py::gil_scoped_release unlocked;
+            GilReleased unlocked;
             if (!read_names(path, build, wanted)) wanted.clear();
         }
         for (std::size_t i = 0; i < rows.size(); ++i) {

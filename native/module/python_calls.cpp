@@ -23,6 +23,7 @@
 
 #include "hook/told_events.h"
 #include "module/bindings.h"
+#include "module/gil.h"
 #include "record/record.h"
 
 namespace py = pybind11;
@@ -404,7 +405,7 @@ void snapshot_pieces(const py::str& name, unsigned device_type, int device, unsi
     pieces.reserve(told.size());
     for (const auto& [is_block, ptr, size, used, total, attr, aux] : told)
         pieces.push_back({is_block ? 1u : 0u, aux, ptr, attr, size, used, total});
-    const py::gil_scoped_release released;  // a full ring may be waited for
+    const GilReleased released;  // a full ring may be waited for
     memscope_snapshot_pieces(out.data(), bytes, &figures, pieces.data(), static_cast<unsigned>(pieces.size()));
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "module/bindings.h"
+#include "module/gil.h"
 #include "record/cutter.h"
 #include "record/process.h"
 #include "record/ring.h"
@@ -71,7 +72,7 @@ py::dict make_cut(const Records& records, const CutSizes& sizes, u64 offset) {
     stacks["kind"] = make_column(sizes.stacks, columns.stacks.kind);
     stacks["frames"] = make_column(sizes.stack_frames, columns.stacks.frames);
     {
-        py::gil_scoped_release unlocked;
+        GilReleased unlocked;
         fill(records, sizes, columns);
     }
     std::size_t column = 0;
@@ -224,7 +225,7 @@ public:
         Records records = records_from(offset);
         CutSizes sizes;
         {
-            py::gil_scoped_release unlocked;
+            GilReleased unlocked;
             sizes = measure(records, max_bytes);
             if (sizes.length == 0 && records.bytes != 0 && !alive()) {
                 // Only now is it certain that nobody will commit: measured again, since the last commit may
@@ -242,7 +243,7 @@ public:
         const Records records = records_from(offset);
         u64 bytes = 0;
         {
-            py::gil_scoped_release unlocked;
+            GilReleased unlocked;
             bytes = whole_records(records, max_bytes);
         }
         return py::bytes(records.data, bytes);
@@ -251,7 +252,7 @@ public:
     void release(u64 offset) {
         if (offset < acked() || offset > head() || offset % 8 != 0)
             throw py::value_error("release(" + std::to_string(offset) + "): outside [acked, head]");
-        py::gil_scoped_release unlocked;
+        GilReleased unlocked;
         ring_.release(offset);
     }
 
@@ -289,7 +290,7 @@ py::object cut_bytes(const py::buffer& buffer, u64 base_offset, u64 max_bytes) {
     std::vector<u64> aligned;
     CutSizes sizes;
     {
-        py::gil_scoped_release unlocked;
+        GilReleased unlocked;
         if (reinterpret_cast<std::uintptr_t>(records.data) % 8 != 0) {
             aligned.resize(records.bytes / 8 + 1);
             std::memcpy(aligned.data(), records.data, records.bytes);

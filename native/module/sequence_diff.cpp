@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "module/columns.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -22,7 +23,7 @@ py::dict sequence_diff(const Numbers& a, const Numbers& b, u64 most_work) {
     const auto n = static_cast<std::size_t>(a.size()), m = static_cast<std::size_t>(b.size());
     kernel::SequenceDiff found;
     {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         found = kernel::diff_sequences(from, n, to, m, most_work);
     }
     py::dict columns;

@@ -13,6 +13,7 @@
 #include "kernel/pickle_data.h"
 #include "module/columns.h"
 #include "module/definitions.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -25,7 +26,7 @@ using kernel::TorchSnapshot;
 
 PickleData::Source source_of(const py::function& read) {
     return [&read](char* buffer, std::size_t bytes) {
-        const py::gil_scoped_acquire acquired;
+        const GilHeld acquired;
         const py::object piece = read(bytes);
         if (!py::isinstance<py::bytes>(piece)) throw py::type_error("read() gave no bytes");
         const std::string_view got = py::reinterpret_borrow<py::bytes>(piece);
@@ -50,7 +51,7 @@ MEMSCOPE_TO_DICT(AnnotationTable, MEMSCOPE_ANNOTATION_COLUMNS)
 
 py::dict read_torch_snapshot(const py::function& read, u64 max_bytes) {
     const auto work = [&] {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         const PickleData data(source_of(read), max_bytes);
         return TorchSnapshot(data);
     };

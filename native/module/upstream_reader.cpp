@@ -12,6 +12,7 @@
 
 #include "module/columns.h"
 #include "module/definitions.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -68,7 +69,7 @@ void bind_upstream_reader(py::module_& module) {
         .def("feed",
              [](UpstreamReader& self, const py::bytes& bytes) {
                  const std::string_view text = bytes;
-                 const py::gil_scoped_release released;
+                 const GilReleased released;
                  return self.feed(text);
              })
         .def("finish", &UpstreamReader::finish)

@@ -18,6 +18,7 @@
 
 #include "kernel/row_ledger.h"
 #include "kernel/sqlite_table.h"
+#include "module/gil.h"
 #include "module/kernel.h"
 
 namespace py = pybind11;
@@ -80,14 +81,14 @@ public:
     Texts(py::function source, std::size_t limit)
         : texts_(
               [source = std::move(source)](TextForm form, u64 id) {
-                  const py::gil_scoped_acquire held;
+                  const GilHeld held;
                   return std::string(py::bytes(source(static_cast<int>(form), id)));
               },
               limit) {}
 
     // Whoever holds it may wait for the GIL, so nobody waits for it with the GIL.
     std::unique_lock<std::mutex> lock() {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         return std::unique_lock<std::mutex>(mutex_);
     }
 
@@ -104,7 +105,7 @@ void write_all(int file, std::string_view text) {
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) {
             const int why = errno;
-            const py::gil_scoped_acquire held;
+            const GilHeld held;
             errno = why;
             PyErr_SetFromErrno(PyExc_OSError);
             throw py::error_already_set();
@@ -148,7 +149,7 @@ public:
     u64 write_csv(int file, std::size_t n, const py::dict& columns, const std::string& home, const py::object& which) {
         const Chosen chosen(n, columns, which);
         const auto guard = texts_->lock();
-        const py::gil_scoped_release released;
+        const GilReleased released;
         TextOut& out = texts_->out_;
         out.clear();
         u64 written = 0;
@@ -172,7 +173,7 @@ public:
                 const py::object& which) {
         const Chosen chosen(n, columns, which);
         const auto guard = texts_->lock();
-        const py::gil_scoped_release released;
+        const GilReleased released;
         table.begin();
         for (std::size_t at = 0; at < chosen.count; ++at)
             insert_row(table, chosen.columns, chosen.rows == nullptr ? at : static_cast<std::size_t>(chosen.rows[at]),
@@ -285,7 +286,7 @@ py::dict settle(RowLedger& ledger, std::size_t n, const py::dict& columns, const
     const u16* homes = values<u16>(py::dict(py::arg("home") = home), "home", n, held);
     kernel::Settled settled;
     {
-        const py::gil_scoped_release released;
+        const GilReleased released;
         settled = ledger.settle(events, homes);
     }
     py::dict out;
