@@ -25,6 +25,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
 export PATH := $(abspath $(BIN)):$(PATH)
+# Tests start some thousand Pythons. Without bytecode of the package, which an installed one has, each compiles it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # torch_npu lives in an environment of its own: where it is installed, `import torch` asks for CANN. The simulator
 # stands for that; its operators are compiled against the torch of that environment.
