@@ -109,6 +109,7 @@ def card_ledger(
         use.total,
         (Entry((CARD,), use.used), Entry((CARD, OTHERS), others, remark), whole, *entries, *rest),
         tuple(mismatches),
+        bool(driver),
     )
 
 

@@ -147,7 +147,7 @@ def _unexplained(tables: Tables, ledgers: Sequence[Ledger], share: float) -> lis
     out = [
         one
         for one in ledgers
-        if one.device != "cpu" and one.total and one.residual is not None and _sees_driver(one)
+        if one.has_driver and one.total and one.residual is not None
         if abs(one.residual) > share * one.total
     ]
     if not out:
@@ -160,14 +160,6 @@ def _unexplained(tables: Tables, ledgers: Sequence[Ledger], share: float) -> lis
     else:
         said = f"{part} on {worst.device}: more was recorded than the driver says the process has"
     return [_said(found, f"{at_the_start(found.who)}: {said}, at the end of step {worst.step:,}.", sizes=out)]
-
-
-def _sees_driver(ledger: Ledger) -> bool:
-    return any(
-        entry.path[-1].startswith("CANN@") or entry.path[-1] == "CUDA_DRIVER"
-        for entry in ledger.entries
-        if len(entry.path) == 3
-    )
 
 
 def _wrong(tables: Tables, ledgers: Sequence[Ledger]) -> list[Finding]:

@@ -44,7 +44,8 @@ class Mismatch:
 @dataclass(frozen=True)
 class Ledger:
     """Of one process. device: "npu:0"; "cpu" for the host. step: at the end of which; -1: now, of a process without
-    steps. total: bytes of the device, None unknown. The first entry is the sum."""
+    steps. total: bytes of the device, None unknown. The first entry is the sum. has_driver: was it recorded what the
+    process asked the driver of this device for?"""
 
     process: int
     device: str
@@ -52,6 +53,7 @@ class Ledger:
     total: int | None
     entries: tuple[Entry, ...]
     mismatches: tuple[Mismatch, ...] = ()
+    has_driver: bool = False
 
     def find(self, *path: str) -> int | None:
         """Bytes of an entry; None where it is unknown or not there."""

@@ -150,6 +150,20 @@ def test_a_residual_is_told_when_it_is_large_and_may_be_negative() -> None:
     assert "more was recorded than the driver says" in found.sentence
 
 
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_a_residual_is_told_only_where_the_drivers_blocks_were_recorded(has_driver: bool) -> None:
+    """Of a GPU whose driver nobody saw asked, most of the process is always unexplained."""
+    run = FakeRun([process(rank=0)])
+    gpu = {"device": 0, "device_type": DeviceType.CUDA}
+    if has_driver:
+        run.malloc(SECOND, 0x1000000, 64 * MIB, pool=Pool.CUDA_DRIVER, **gpu)
+    run.malloc(SECOND + 1, 0x1000000, 20 * MIB, pool=Pool.CUDA, total=64 * MIB, **gpu)
+    run.add(Kind.STEP, 2 * SECOND, step=1, attr=1)
+    run.sample(SECOND + 20, "cuda:0", used=9 * GIB, total=64 * GIB, process_used=8 * GIB)
+    run.add(Kind.STEP, 3 * SECOND, step=2, attr=2)
+    assert [one.kind for one in told(run)] == ([UNEXPLAINED, KIND] if has_driver else [KIND])
+
+
 def test_the_fullest_card_is_told_and_every_ledger_has_its_rows() -> None:
     run = job(4)
     for one in run.samples:
