@@ -127,8 +127,14 @@ def test_ranks_that_are_alike_share_rows_and_one_that_is_not_has_its_own() -> No
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_of_ranks_that_are_alike_the_figures_are_those_of_the_one_that_holds_most(share: float) -> None:
     run = job(2, extra={0: 300, 1: int(300 * share)})
-    found = {ranks for ranks, _ in rows(told(run))}
-    assert found == ({"0-1"} if share > 0.95 else {"0", "1"})
+    one = told(run)
+    table = rows(one)
+    assert {ranks for ranks, _ in table} == ({"0-1"} if share > 0.95 else {"0", "1"})
+    for ranks, least in (("0-1", 168 + 297),) if share > 0.95 else (("0", 468), ("1", 168 + 150)):
+        cells = table[ranks, LINE][88]
+        assert cells["least_bytes"] == least * MIB
+        assert cells["pool_bytes"] == (least if ranks == "1" else 468) * MIB
+    assert ("465 MiB and more on each" in one.sentence) == (share > 0.95)
 
 
 def test_nothing_recorded_is_nothing_said() -> None:
