@@ -699,10 +699,12 @@ def test_a_missing_short_or_strided_column_is_named(name: str) -> None:
 def test_tables_may_be_asked_for_while_another_thread_feeds(blocks_per_batch: int) -> None:
     """Whole batches only, short and long: every batch frees all blocks that it allocates but one."""
     tracker = tracker_of()
+    short = [malloc(n, 8) for n in range(blocks_per_batch - 1)]
+    batch = columns([*short, malloc(10_000, 8), *(free(block.ptr) for block in short)])
     batches = []
     for number in range(100):
-        short = [malloc(n, 8) for n in range(blocks_per_batch - 1)]
-        batches.append(columns([*short, malloc(10_000 + number, 8), *(free(block.ptr) for block in short)]))
+        batches.append(batch | {"ptr": batch["ptr"].copy()})
+        batches[-1]["ptr"][blocks_per_batch - 1] += number
 
     def work() -> None:
         for batch in batches:

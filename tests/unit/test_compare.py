@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from msmemscope.analysis.compare import CompareOptions, Comparison
-from msmemscope.analysis.compare_limits import broken, parse_limits
+from msmemscope.analysis.compare_limits import broken, change_text, parse_limits
 from msmemscope.analysis.compare_lines import Change, Line, matched
 from msmemscope.analysis.compare_sides import Choice, read_choices
 from msmemscope.cli.main import main
@@ -335,6 +335,13 @@ def test_limits(text: str, a: float, b: float, breaks: bool) -> None:
 def test_limits_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="--fail-on"):
         parse_limits(text)
+
+
+def test_a_change_is_told_with_its_sign_and_its_share_of_what_was_before() -> None:
+    assert change_text(4 * MIB, 3 * MIB) == "-1.0 MiB (-25 %)"
+    assert change_text(4 * MIB, 7 * MIB) == "+3.0 MiB (+75 %)"
+    assert change_text(0, 2 * MIB) == "+2.0 MiB"
+    assert change_text(1000, 3500, in_bytes=False) == "+2,500 (+250 %)"
 
 
 def test_a_figure_that_a_side_lacks_is_an_error_and_no_pass(run: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_each_approach_is_counted_once() -> None:
         "Rank 0 came near the memory limit of the host in step 4: 99 GiB of 100 GiB (99 %) were in use, 2 times in "
         "all; 3.0 GiB were resident in it."
     )
+
+
+def test_the_nearest_of_several_hosts_is_told_first() -> None:
+    run = run_of([(1, 50), (10, 97)], ranks=2)
+    run.processes[1] = replace(run.processes[1], host="host-b")
+    for one in run.samples:
+        if one["ring"] == 2:  # 9.9 of 10 GiB in the end
+            one["total"], one["used"] = LIMIT // 10, one["used"] // 10 + GIB // 5
+    assert [one.ranks for one in found(run)] == [(1,), (0,)]
 
 
 def test_while_it_is_near_the_lines_are_told_that_hold_memory() -> None:
