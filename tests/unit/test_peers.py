@@ -16,8 +16,9 @@ from msmemscope.analysis.options import make_options
 from msmemscope.analysis.outliers import outliers
 from msmemscope.analysis.peer_groups import by_stage, read_degrees
 from msmemscope.analysis.peer_stages import STAGES_DIFFER
+from msmemscope.analysis.peer_use import SiteLevels
 from msmemscope.analysis.peer_words import DIFFERS, UNKNOWN_STAGES, USES_LESS, USES_MORE
-from msmemscope.analysis.peers import PeerOptions, judge
+from msmemscope.analysis.peers import PeerOptions, _chance, judge
 from msmemscope.errors import UsageError
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -109,6 +110,20 @@ def test_of_two_ranks_a_large_difference_is_a_note() -> None:
     assert not found(cards(2, gather(1, 57 * MIB)))  # 20 % and less
     assert not found(cards(2, gather(1, 100 * MIB)), pair_bytes=101 * MIB)
     assert found(cards(2, gather(1, 57 * MIB)), pair_share=0.1, pair_bytes=MIB)
+
+
+def test_a_line_holds_nothing_at_the_end_of_a_step_before_its_first_block() -> None:
+    levels = SiteLevels(tables(cards(2, gather(1, 100 * MIB, when=6))).tracked)
+    keys = np.unique(levels.keys)
+    place = (int(DeviceType.NPU), int(Pool.PTA))
+    before, after = (levels.by_key(1, place, step, keys) for step in (4, 9))
+    assert before.sum() == 256 * MIB
+    assert sorted((after - before).tolist())[-2:] == [0, 100 * MIB]
+
+
+def test_chance_is_twice_the_usual_swing_of_peers_and_what_any_but_one_has_shown() -> None:
+    assert _chance(np.array([1, 5, 5, 5, 9])) == 10
+    assert _chance(np.array([1, 1, 1, 9, 10])) == 9
 
 
 def test_a_peak_within_one_step_names_the_line_that_made_it_and_what_was_less_by_then() -> None:
