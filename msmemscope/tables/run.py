@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ class Run:
     def usage(self) -> pa.Table:
         """The samples of memory use that the agents took: USAGE_SCHEMA."""
         names = [*self._files.names("", "usage.parquet"), *self._files.names("usage", "part-*.parquet")]
-        return pa.concat_tables([USAGE_SCHEMA.empty_table(), *(self._table(name, USAGE_SCHEMA) for name in names)])
+        return pa.concat_tables([USAGE_SCHEMA.empty_table(), *map(self._samples, names)])
 
     def load_definitions(self) -> None:
         """Reads strings, frames and stacks now, so that `skipped` names what cannot be read of them."""
@@ -206,6 +206,17 @@ class Run:
         except Bad as error:
             self._skip(name, error, rows=self._rows_of(name))
             return schema.empty_table()
+
+    def _samples(self, name: str) -> pa.Table:
+        """Those of a file that say of whom they are and of when."""
+        table = self._table(name, USAGE_SCHEMA)
+        of = [table[key] for key in ("ring", "device", "ts")]
+        if not any(column.null_count for column in of):
+            return table
+        known = table.filter(reduce(pc.and_, (column.is_valid() for column in of)))
+        rows = len(table) - len(known)
+        self._skip(name, ValueError(f"{rows:,} samples without ring, device or time"), rows=rows)
+        return known
 
     def _read_whole(self, name: str, schema: pa.Schema) -> pa.Table:
         with self._files.open(name) as file:
