@@ -203,7 +203,7 @@ class _View:
             sure = max(found[site].confidence for site in leaking)
             for site, claim in found.items():
                 if claim.kind in (claims.GROWTH, claims.CANDIDATE) and same[site] in known:
-                    found[site] = replace(claim, kind=claims.LEAK, confidence=min(0.9, sure), steps_to_decide=None)
+                    found[site] = replace(claim, kind=claims.LEAK, confidence=min(0.9, sure), ask=claims.nobody_knows)
         subjects = self.tracked.subjects
         return {
             site: claim

@@ -344,6 +344,15 @@ def shape_cache(shapes: int, law: str) -> Callable[[Random, int], Case]:
     return make
 
 
+def grid_cache(rng: Random, steps: int) -> Case:
+    """A buffer per shape of two dimensions, 8 x 64, kept for ever: several shapes have one size."""
+    per_step = int(rng.choice([1, 1, 2]))
+    keys = rng.choice(8 * 64, steps * per_step)
+    first = np.sort(np.unique(keys, return_index=True)[1])
+    sizes = (keys[first] // 64 + 1) * (keys[first] % 64 + 1) * 512
+    return _case(steps, first // per_step + 1, NEVER, sizes)
+
+
 def memo(rng: Random, steps: int) -> Case:
     """A cache without a bound, 2 to 8 look-ups a step, Zipf keys, values of one size."""
     per_step = int(rng.choice([2, 4, 8]))
@@ -523,6 +532,11 @@ def constant_random_sizes(rng: Random, steps: int) -> Case:
     return _leak(rng, steps, np.arange(1, steps + 1), rng.integers(1, int(rng.choice([4, 20, 200])) + 1, steps) * 4096)
 
 
+def constant_own_sizes(rng: Random, steps: int) -> Case:
+    """Every step a block, and never one of a size that was there before."""
+    return _leak(rng, steps, np.arange(1, steps + 1), (rng.permutation(4 * steps)[:steps] + 1) * 512)
+
+
 def share(of: int, kept: int) -> Callable[[Random, int], Case]:
     """`kept` of `of` births of each step are never freed, the others in the same or in the next step."""
 
@@ -657,6 +671,8 @@ def _clean() -> list[Family]:
     found += [Family(f.__name__, f) for f in (fifo_random, ring_buffer, lru, best_of, random_replacement)]
     found += [Family(f"{f.__name__}, just full", just_full(f)) for f in (lru, best_of, random_replacement)]
     found += [Family(f"{n} shapes, {law}", shape_cache(n, law)) for n in (8, 64, 512) for law in ("uniform", "zipf")]
+    found += [Family("8 x 64 shapes, uniform", grid_cache)]
+    found += [Family(f"{n} shapes, uniform (undecidable)", shape_cache(n, "uniform")) for n in (2048, 20000)]
     found += [Family(f.__name__, f) for f in (memo, memo_setdefault)]
     found += [Family("memo_single (undecidable when short)", memo_single)]
     rest = (
@@ -681,6 +697,7 @@ def _leaking() -> list[Family]:
     return [
         Family("constant", constant),
         Family("constant, random sizes", constant_random_sizes),
+        Family("constant, sizes of their own", constant_own_sizes),
         Family("share 0.5 (1 of 2)", share(2, 1)),
         Family("share 0.1 (1 of 10)", share(10, 1)),
         Family("share 0.01 (1 of 100)", share(100, 1)),

@@ -7,7 +7,9 @@ is too short for any of that, and each of its steps kept something.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +36,10 @@ class Figures:
     bytes_per_place: float
 
 
+def nobody_knows() -> None:
+    """How many more steps would tell."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """Steps are inclusive, as the process counts them; bytes and blocks are what stays of the births in them."""
@@ -55,14 +61,19 @@ class Claim:
     not seen for want of time."""
     p_value: float = 1.0
     """Of births with random lives, for the false discovery rate over sites. Never shown."""
-    steps_to_decide: int | None = None
-    """How many more steps would tell; None: nobody knows, or nothing is open."""
+    ask: Callable[[], int | None] = field(default=nobody_knows, compare=False, repr=False)
+    """Works out `steps_to_decide`, which takes longer than the claim."""
     beside: bool = False
     """What stays comes on top of what each step makes at the site: the code ran once more in those steps, and did not
     come to the end of a step."""
 
     per_minute: bool = False
     """The process has no steps and was judged by seconds: steps are seconds here, and bytes_per_step are per minute."""
+
+    @cached_property
+    def steps_to_decide(self) -> int | None:
+        """How many more steps would tell; None: nobody knows, or nothing is open."""
+        return self.ask()
 
     def outlook(self, one: str = "step", many: str = "steps") -> str:
         """What would decide it, as a clause; "" when nothing is open or nobody knows. What a step is called may differ:
@@ -72,14 +83,14 @@ class Claim:
         count = _rounded(self.steps_to_decide)
         return f"{count:,} more {one if count == 1 else many} would tell"
 
-    def as_growth(self, reason: str, steps_to_decide: int | None = None) -> Claim:
+    def as_growth(self, reason: str) -> Claim:
         """The same site, claimed less."""
-        return replace(self, kind=GROWTH, confidence=0.5, reason=reason, steps_to_decide=steps_to_decide)
+        return replace(self, kind=GROWTH, confidence=0.5, reason=reason, ask=nobody_knows)
 
     def by_time(self) -> Claim:
         """A claim on seconds, as it is stated. Nobody knows whether a program without steps is still loading what it
         needs, so what is never freed is growth there."""
-        claim = replace(self, steps_to_decide=None)  # births follow the load, not the clock: no wait decides it
+        claim = replace(self, ask=nobody_knows)  # births follow the load, not the clock: no wait decides it
         if self.kind == LEAK or self.share[1] > 0.95:
             claim = self.as_growth("none of it was ever freed, but no steps are told: it may be what the program loads")
         return replace(claim, bytes_per_step=60 * self.bytes_per_step, per_minute=True)

@@ -15,13 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.verdict.claims import CANDIDATE, GROWTH, LARGER, LEAK, LEVEL, Claim, beside, figures
-from msmemscope.analysis.verdict.distributions import normal_quantile
+from msmemscope.analysis.verdict.claims import (
+    CANDIDATE,
+    GROWTH,
+    LARGER,
+    LEAK,
+    LEVEL,
+    Claim,
+    beside,
+    figures,
+    nobody_knows,
+)
 from msmemscope.analysis.verdict.follow_up import FollowUp, follow_up, immortal_share
+from msmemscope.analysis.verdict.forecast import places_to_decide
 from msmemscope.analysis.verdict.level import (
     cleared,
     flat,
@@ -37,32 +48,62 @@ from msmemscope.analysis.verdict.supply import Supply, find_supply, unbroken
 
 Ints = npt.NDArray[np.int64]
 
-_POWER_90 = 1.28  # normal deviate
-
 
 @dataclass(frozen=True)
 class _Obstacle:
-    """What keeps a growing site from being called a leak, and the places until it is decided."""
+    """What keeps a growing site from being called a leak."""
 
     reason: str
     wait: int | None = None
+    """Places until a container that seems full is known to have reached its level."""
     full: bool = False
     """It looks like a container that is full: it may have reached its level for good."""
+    open: bool = True
+    """If it goes on as it did, it will be a leak some day."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A claim, and of growth that may become a leak what it takes to ask when."""
+
+    claim: Claim | None
+    supply: Supply | None = None
+    age: int = 0
+    """Places after which it is known that a block stays."""
 
 
 def judge(stats: SiteStats, limits: Limits = LIMITS) -> Claim | None:
-    """The claim on one site; None: it does not grow, or not long enough to say anything."""
+    """The claim on one site; None: it does not grow, or not long enough to say anything. Of growth that a longer run
+    would decide, with the steps until then (forecast.py)."""
+    looked = _look(stats, limits)
+    claim = looked.claim
+    if claim is None or claim.kind != GROWTH or looked.supply is None:
+        return claim
+    return replace(claim, ask=partial(_steps_to_decide, stats, looked.supply, looked.age, limits))
+
+
+def _steps_to_decide(stats: SiteStats, supply: Supply, age: int, limits: Limits) -> int | None:
+    def is_leak(later: SiteStats) -> bool:
+        claim = _look(later, limits).claim
+        return claim is not None and claim.kind == LEAK
+
+    places = places_to_decide(stats, supply, age, is_leak)
+    return None if places is None else places * stats.stride
+
+
+def _look(stats: SiteStats, limits: Limits) -> _Looked:
+    """The claim, but for what a longer run would tell."""
     last = len(stats.born_blocks) - 1
     level = stats.level_bytes
     if last < limits.min_steps:
-        return _candidate(stats, last)
+        return _Looked(_candidate(stats, last))
     if level[last] <= level[1:].min() or flat(level, last):
-        return _level(stats, last)
+        return _Looked(_level(stats, last))
     survivors = unbroken(np.flatnonzero(stats.alive_blocks[1:]) + 1)
     follow = follow_up(stats, last, last - int(survivors[0]) + 1 if len(survivors) else last, limits)
-    supply = find_supply(stats, follow.age_in_places(stats), last)
+    supply = find_supply(stats, follow.age_in_places(stats), last, limits)
     if supply is None:
-        return _replaced(stats, last)
+        return _Looked(_replaced(stats, last))
     obstacle = _obstacle(stats, follow, supply, last, limits)
     if obstacle is not None and (apart := _told_apart(stats, follow, last, limits)):
         follow_apart, supply_apart = apart
@@ -71,15 +112,17 @@ def judge(stats: SiteStats, limits: Limits = LIMITS) -> Claim | None:
     if obstacle is None:
         claim = _claim(stats, follow, supply, last, LEAK, _leak_reason(follow, supply, stats))
         claim = replace(claim, confidence=_confidence(follow, supply, limits))
-        return _unless_too_new(claim, supply, last, stats.stride, limits)
+        return _Looked(_unless_too_new(claim, supply, last, limits), supply, follow.age_in_places(stats))
     if obstacle.full and (level_claim := _level(stats, last)):
-        return level_claim
+        return _Looked(level_claim)
     if last < limits.few_steps and (candidate := _candidate(stats, last)):
-        return replace(candidate, steps_to_decide=limits.few_steps - last)
+        return _Looked(replace(candidate, ask=partial(int, limits.few_steps - last)))
     sustained = supply.regular and supply.going_on and follow.p_value < limits.sustained
     if not sustained and not rises(stats, supply, last):
-        return _replaced(stats, last)
-    return _claim(stats, follow, supply, last, GROWTH, obstacle.reason, obstacle.wait)
+        return _Looked(_replaced(stats, last))
+    claim = _claim(stats, follow, supply, last, GROWTH, obstacle.reason, obstacle.wait)
+    is_open = obstacle.open and not obstacle.full
+    return _Looked(claim, supply, follow.age_in_places(stats)) if is_open else _Looked(claim)
 
 
 def several(claims: Sequence[Claim | None], q: float = 0.05) -> list[bool]:
@@ -109,27 +152,25 @@ def _obstacle(stats: SiteStats, follow: FollowUp, supply: Supply, last: int, lim
     alpha = limits.alpha_regular if supply.regular and follow.separated else limits.alpha
     if supply.beats < limits.min_events:
         times = f"only {supply.beats} times" if supply.beats > 1 else "only once"
-        return _Obstacle(f"kept {times} so far", (limits.min_events - supply.beats) * max(supply.rhythm or 1, 1))
+        return _Obstacle(f"kept {times} so far")
     if not supply.going_on:
-        return _Obstacle("nothing new was kept of late")
+        return _Obstacle("nothing new was kept of late", open=False)
     if cleared(stats, last, limits):
         return _Obstacle("all that was made before its latest release is gone: the next release may free the rest")
     if forgets(stats, supply, last):
         return _Obstacle("its oldest blocks are freed, as those of a full container are", full=True)
     if not level_follows(stats, follow.age_in_places(stats), supply, last, limits):
         return _Obstacle("it frees old blocks by now, as a full container does", max(last // 4, 4), full=True)
-    unsteady = 0 if supply.regular else _places_to_refute_filling(supply, last, limits)
     if follow.p_value > alpha:
-        # With a steady supply the exposure grows as the square of the steps, -log p with the steps.
-        need = np.log(alpha) / min(np.log(max(follow.p_value, 1e-300)), -1e-3)
-        wait = int(np.clip(1.5 * (need - 1) * last + 2 * (supply.rhythm or 1), 2, 100 * last))
-        return _Obstacle("blocks that live for two runs look the same", max(wait, unsteady))
+        return _Obstacle("blocks that live for two runs look the same")
     if follow.p_tail > limits.alpha_tail:
         return _Obstacle("old blocks die more rarely than young ones, but not so rarely that any must live for ever")
     if not supply.regular and supply.p_filling > limits.alpha_filling:
+        if supply.steady_but_for_sizes:
+            return _Obstacle("its blocks have many sizes: a cache with an entry for each looks the same")
         if supply.shape < supply.shape_of_a_cache:
-            return _Obstacle("less and less is kept, as by a cache that fills", unsteady)
-        return _Obstacle("a cache that is still filling looks the same", unsteady)
+            return _Obstacle("less and less is kept, as by a cache that fills")
+        return _Obstacle("a cache that is still filling looks the same")
     return None
 
 
@@ -141,7 +182,7 @@ def _told_apart(stats: SiteStats, follow: FollowUp, last: int, limits: Limits) -
     blocks are born here, and those that stay are judged alone.
     """
     follow = follow.quiet()
-    supply = find_supply(stats, follow.age_in_places(stats), last)
+    supply = find_supply(stats, follow.age_in_places(stats), last, limits)
     if supply is None or not supply.regular:
         return None
     one_law = 0.5 ** np.count_nonzero(stats.gone_blocks[supply.events])
@@ -150,20 +191,12 @@ def _told_apart(stats: SiteStats, follow: FollowUp, last: int, limits: Limits) -
     return replace(follow, separated=True, p_tail=float(one_law)), supply
 
 
-def _places_to_refute_filling(supply: Supply, last: int, limits: Limits) -> int:
-    """Until a steady supply passes that test with a power of 0.9."""
-    z = -normal_quantile(limits.alpha_filling) + _POWER_90
-    need = supply.dispersion * (z / max(1 - supply.shape_of_a_cache, 0.01)) ** 2
-    return int(np.clip((need / max(supply.counts.sum(), 1) - 1) * last, 4, 100 * last))
-
-
-def _unless_too_new(claim: Claim, supply: Supply, last: int, stride: int, limits: Limits) -> Claim:
+def _unless_too_new(claim: Claim, supply: Supply, last: int, limits: Limits) -> Claim:
     """Growth that began just now may end just as soon."""
     age = last - supply.begin + 1
     if 3 * age >= last or len(supply.events) >= limits.old_enough:
         return claim
-    wait = min(supply.begin + supply.begin // 2 - last, limits.old_enough)
-    return claim.as_growth("it began in the last third of the run: too new to tell", max(wait, 1) * stride)
+    return claim.as_growth("it began in the last third of the run: too new to tell")
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
@@ -187,7 +220,7 @@ def _claim(
         events=frozenset(stats.step_of(place) for place in supply.events.tolist()),
         share=immortal_share(stats, follow, supply.begin, last),
         p_value=min(1.0, p_value * evidence),
-        steps_to_decide=None if wait is None else wait * stats.stride,
+        ask=nobody_knows if wait is None else partial(int, wait * stats.stride),
         beside=beside(stats, supply.events),
     )
 
@@ -258,7 +291,7 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
     kept = min(len(supply.events), limits.largest)
     unfilled = limits.unfilled * np.log(limits.largest / kept) / np.log(limits.largest / 2)
     few = 0.5 ** max(supply.beats - 1, 0) if supply.regular else 0.0
-    filling = 0.0 if supply.regular else supply.p_filling
+    filling = supply.p_by_size if supply.regular else supply.p_filling
     doubt = max(few, limits.watched_doubt * follow.p_value, filling)
     return round(float((1 - unfilled) * (1 - doubt)), 4)
 

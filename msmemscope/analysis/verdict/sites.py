@@ -8,13 +8,15 @@ Sites whose sums are equal to the last number, as those of ranks in step with ea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.steps import WARM_UP
-from msmemscope.analysis.verdict.claims import LEAK, Claim
+from msmemscope.analysis.verdict.claims import GROWTH, LEAK, Claim
 from msmemscope.analysis.verdict.judge import judge, several
 from msmemscope.analysis.verdict.sums import AGE_COLUMNS, STEP_SUMS, make_sums
 
@@ -88,6 +90,19 @@ def _that_keep(rows: Ints, first_cell: int, last_cell: int) -> Ints:
 
 def _judge(rows: Ints, ages: Ints, last_step: int, origin: int, stride: int) -> Claim | None:
     """One site; rows are runs of equal cells."""
+    claim = _judge_dense(rows, ages, last_step, origin, stride)
+    if claim is None or claim.kind != GROWTH:
+        return claim
+    # What it would take is asked of few claims; until then the rows are less than what was made of them.
+    return replace(claim, ask=partial(_ask, rows, ages, last_step, origin, stride))
+
+
+def _ask(rows: Ints, ages: Ints, last_step: int, origin: int, stride: int) -> int | None:
+    claim = _judge_dense(rows, ages, last_step, origin, stride)
+    return None if claim is None else claim.steps_to_decide
+
+
+def _judge_dense(rows: Ints, ages: Ints, last_step: int, origin: int, stride: int) -> Claim | None:
     cells = rows[:, 2]
     run = np.repeat(np.arange(len(rows)), cells)
     within = np.arange(len(run)) - np.repeat(np.cumsum(cells) - cells, cells)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.verdict.claims import typical
-from msmemscope.analysis.verdict.distributions import gamma_at_most
+from msmemscope.analysis.verdict.distributions import gamma_at_most, poisson_at_most
+from msmemscope.analysis.verdict.limits import Limits
 from msmemscope.analysis.verdict.sums import SiteStats
 
 Floats = npt.NDArray[np.float64]
@@ -38,14 +39,17 @@ class Supply:
     """Births go with time to this power: 1 steady, less ever rarer."""
     shape_of_a_cache: float
     """The greatest power that a cache with so many hits may have."""
-    dispersion: float
+    p_by_size: float
+    """Of so few repetitions, if each size were kept once; 0 where all have one size, or sizes only rise."""
+    steady_but_for_sizes: bool
+    """As many each time, but of so many sizes that a cache with an entry for each looks the same."""
 
     @property
     def begin(self) -> int:
         return int(self.events[0])
 
 
-def find_supply(stats: SiteStats, age: int, last: int) -> Supply | None:
+def find_supply(stats: SiteStats, age: int, last: int, limits: Limits) -> Supply | None:
     """Of the blocks that reached `age` (places), up to place `last`. None: fewer than two events."""
     end = max(last - age, 1)
     counts = stats.alive_blocks[: end + 1].copy()
@@ -58,17 +62,19 @@ def find_supply(stats: SiteStats, age: int, last: int) -> Supply | None:
     gaps = np.diff(events)
     rhythm, heads = _rhythm(events, gaps, 0 if stats.stride == 1 else 1)
     sizes = stats.alive_bytes[events] / kept
-    same_sizes = len(np.unique(sizes)) <= 0.9 * len(sizes) or _rising(sizes)
     begin = int(events[0])
-    dispersion = _dispersion(counts[begin : end + 1]) if same_sizes else 1.0
-    rarer = _rarer(stats, counts[begin : end + 1], begin)
-    p_filling, steady = _p_filling(counts[begin : end + 1], rarer, dispersion)
     passers_by = bool(stats.old_blocks.any())
     of_beats = np.add.reduceat(kept, heads)
     if len(heads) > 3 and len(heads) < len(events) and of_beats[-1] < of_beats[-2]:
         of_beats = of_beats[:-1]  # an epoch that goes on
-    regular = rhythm is not None and same_sizes
-    regular = regular and (_rising(kept) or (_usual(of_beats, passers_by) and _lasting(of_beats)))
+    due = typical(of_beats) * (round(int(events[heads[len(of_beats) - 1]] - begin) / (rhythm or 1)) + 1)
+    by_size = _p_by_size(sizes, due, max(due - int(of_beats.sum()), 0), limits.sizes)
+    same_sizes = by_size <= limits.alpha_sizes
+    dispersion = _dispersion(counts[begin : end + 1]) if same_sizes else 1.0
+    rarer = _rarer(stats, counts[begin : end + 1], begin)
+    p_filling, shape = _p_filling(counts[begin : end + 1], rarer, dispersion)
+    steady = rhythm is not None and (_rising(kept) or (_usual(of_beats, passers_by) and _lasting(of_beats)))
+    regular = steady and same_sizes
     longest = int(gaps.max())
     beats = len(heads)
     if regular and len(heads) == len(events):
@@ -81,9 +87,10 @@ def find_supply(stats: SiteStats, age: int, last: int) -> Supply | None:
         beats=beats,
         going_on=end - int(events[-1]) <= (1.0 if regular else 1.5) * longest + 1,
         p_filling=p_filling,
-        shape=steady,
+        shape=shape,
         shape_of_a_cache=rarer,
-        dispersion=dispersion,
+        p_by_size=by_size,
+        steady_but_for_sizes=steady and not regular,
     )
 
 
@@ -114,6 +121,34 @@ def _p_filling(counts: Ints, rarer: float, dispersion: float) -> tuple[float, fl
         return 1.0, 1.0
     logs = float((later * np.log(len(later) / (np.arange(len(later)) + 0.5))).sum())
     return gamma_at_most(total / dispersion, rarer * logs / dispersion), (total - 1) / max(logs, 1e-9)
+
+
+def _p_by_size(sizes: Floats, asked: int, missing: int, most: int) -> float:
+    """The chance of what was kept and what is missing, were it a cache with an entry for each size.
+
+    Of n look-ups for K entries of equal chance n² / 2K find what was made before; where the chances are unequal it is
+    more. As many entries as there are sizes, by how many of them came again (`richness`), four times as many where some
+    were found (shapes of two dimensions may have one size), and `most` at most.
+    """
+    distinct = len(np.unique(sizes))
+    if distinct == 1 or _rising(sizes):
+        return 0.0
+    entries = min(richness(len(sizes), distinct) * (4 if missing else 1), most)
+    return poisson_at_most(missing, asked**2 / (2 * entries))
+
+
+def richness(count: int, distinct: int) -> float:
+    """The number M of equally likely sizes of which `count` draws show so many: M(1 - exp(-count / M)) = distinct."""
+    if distinct >= count:
+        return float("inf")
+    low, high = distinct / 2, float(count) ** 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        if -middle * float(np.expm1(-count / middle)) < distinct:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _latest_beats(stats: SiteStats, events: Ints, usual: int, end: int, last: int) -> int:
