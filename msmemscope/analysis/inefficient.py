@@ -5,8 +5,9 @@ that could make the peak lower, worst first; how low it could be as a whole is t
 
 Bytes of a finding are those at the peak, of all its ranks: a block counts for one pattern, so the findings of a pool
 add up to at most its peak. Only a redundant block counts in the finding of the block that it could have been, too; its
-own has no saving. Whether the peak falls as far depends on the moment that is the highest then: a pool's peak cannot
-fall below its floor with the same order of operators.
+own has no saving. A pool's peak cannot fall below its floor with the same order of operators: where that is higher than
+what its findings would leave (another moment needs more), they share what lies between peak and floor, the largest
+first. So the savings of a pool never exceed that. Whether all of it can be had depends on the other moments.
 
 evidence:
     pattern         the word in upstream's files, or unused_allocation, dead_write, redundant_allocation
@@ -52,7 +53,7 @@ __all__ = ["INEFFICIENT", "InefficientOptions", "judge"]
 KIND = "inefficient"
 COLUMNS = (
     *("ranks", "device", "pool", "pattern", "file", "line", "function", "peak_blocks", "peak_bytes", "shared_bytes"),
-    *("blocks", "bytes", "largest_bytes", "operators", "partner", "pool_peak_bytes", "floor_bytes"),
+    *("saving_bytes", "blocks", "bytes", "largest_bytes", "operators", "partner", "pool_peak_bytes", "floor_bytes"),
     *("first_step", "last_step"),
 )
 _WORDS = (EARLY, LATE, IDLE, UNUSED, DEAD, REDUNDANT)
@@ -101,6 +102,7 @@ class _Use:
 
     pool: _Pool
     bytes: int = 0
+    saving: int = 0  # of bytes, what the floor leaves room for
     blocks: int = 0
     shared_bytes: int = 0
     all_blocks: int = 0
@@ -120,6 +122,11 @@ class _Line:
     pool: int
     frame: Frame | None
     of_ranks: bool
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line."""
+        return (self.frame.file, self.frame.line) if self.frame else ("", 0)
 
 
 def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
@@ -142,11 +149,14 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
             pool = pools[row["device_type"], row["device"], row["pool"]]
             _add(lines[line].setdefault(number, _Use(pool)), row)
             stacks.setdefault(line, (stack, row["partner_py"]))
-    found = []
-    for line, uses in lines.items():
-        told = {number: use for number, use in uses.items() if _is_told(use, options)}
-        if told and line.pattern in options.types:
-            found.append(_finding(tables, line, told, *stacks[line]))
+    told = {
+        line: some
+        for line, uses in lines.items()
+        if line.pattern in options.types
+        and (some := {number: use for number, use in uses.items() if _is_told(use, options)})
+    }
+    _share_room(told)
+    found = [_finding(tables, line, uses, *stacks[line]) for line, uses in told.items()]
     return sorted(found, key=lambda one: (-one.saving_bytes, -one.bytes, one.file, one.line, one.ranks))
 
 
@@ -190,6 +200,19 @@ def _is_told(use: _Use, options: InefficientOptions) -> bool:
     return use.bytes + use.shared_bytes >= max(options.min_bytes, options.min_share * use.pool.peak_bytes)
 
 
+def _share_room(told: Mapping[_Line, Mapping[int, _Use]]) -> None:
+    """The savings of each pool: the largest first, until its floor is reached."""
+    of_pool: dict[tuple[int, int, int, int], list[tuple[_Line, _Use]]] = defaultdict(list)
+    for line, uses in told.items():
+        for number, use in uses.items():
+            of_pool[number, line.device_type, use.pool.device, line.pool].append((line, use))
+    for some in of_pool.values():
+        room = some[0][1].pool.peak_bytes - some[0][1].pool.floor_bytes
+        for _, use in sorted(some, key=lambda one: (-one[1].bytes, one[0].pattern, one[0].place)):
+            use.saving = min(use.bytes, room)
+            room -= use.saving
+
+
 def _finding(
     tables: Tables, line: _Line, uses: Mapping[int, _Use], stack: tuple[Frame, ...], partner_py: int
 ) -> Finding:
@@ -227,7 +250,7 @@ def _finding(
         "line": frame.line if frame else 0,
         "function": frame.function if frame else "",
         "processes": processes,
-        "saving_bytes": sum(one.bytes for one in several),
+        "saving_bytes": sum(one.saving for one in several),
         "headline": "NOT NEEDED AT THE PEAK",
         "advice": _ADVICE[line.pattern],
         "evidence": {
@@ -244,8 +267,9 @@ def _finding(
         "pattern": line.pattern,
         **{name: facts[name] for name in ("device", "pool", "file", "line", "function", "first_step", "last_step")},
         "peak_blocks": facts["blocks"],
-        "peak_bytes": facts["saving_bytes"],
+        "peak_bytes": sum(one.bytes for one in several),
         "shared_bytes": sum(one.shared_bytes for one in several),
+        "saving_bytes": facts["saving_bytes"],
         "blocks": facts["evidence"]["all_blocks"],
         "bytes": facts["evidence"]["all_bytes"],
         "largest_bytes": max(one.largest for one in several),
@@ -278,7 +302,12 @@ def _sentence(found: Finding, several: Sequence[_Use]) -> str:
         UNUSED: f"no operator uses what {place} allocates",
         DEAD: f"nobody reads what is written to the memory of {place}",
     }[pattern]
-    return f"{start} were not needed: {why}."
+    capped = ""
+    if found.saving_bytes < sum(one.bytes for one in several):
+        saving = max(one.saving for one in several)
+        many = " each" if len(several) > 1 else ""
+        capped = f" At most {format_bytes(saving)}{many} can be saved by it: no order falls below the floor."
+    return f"{start} were not needed: {why}.{capped}"
 
 
 _ADVICE = {
@@ -322,7 +351,7 @@ def verdict(judged: Judged) -> str:
     found = judged.accused
     if not found:
         return ""
-    size = format_bytes(sum(one.saving_bytes for one in found))
+    size = format_bytes(sum(int(one.row.cells["peak_bytes"]) for one in found if one.row))
     return f"{size} were not needed at the peak, most of it from {found[0].place}"
 
 

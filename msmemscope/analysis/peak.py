@@ -6,6 +6,9 @@ are three tables that each add up to its peak: what is too small for a row of it
 
 Ranks are alike in a pool when their three largest lines are the same and their peaks lie within ALIKE of the largest:
 they share their rows, which have the figures of the one that holds most.
+
+Where operators were recorded, so that it is known what was needed when (inefficient.py), the floor of the pool's peak
+stands beside it, and what lies between: the saving that is open with the same order of operators.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ LINE, OWNER, AGE = "line", "owner", "age"
 REST = "rest"
 THIS_STEP, EARLIER, WARM_UP = "this step", "earlier steps", "the first iteration and before"
 COLUMNS = (
-    *("ranks", "rank", "process", "pid", "device", "pool", "step", "pool_bytes", "least_bytes", "by"),
+    *("ranks", "rank", "process", "pid", "device", "pool", "step", "pool_bytes", "least_bytes"),
+    *("floor_bytes", "open_bytes", "by"),
     *("file", "line", "function", "what", "bytes", "blocks", "share"),
 )
 _KEY_LINES = 3  # by which ranks are alike
@@ -74,7 +78,8 @@ class Part:
 
 @dataclass(frozen=True)
 class PoolPeak:
-    """Of one pool of one process. parts: of each table the largest first, then its rest."""
+    """Of one pool of one process. parts: of each table the largest first, then its rest. floor: bytes below which no
+    order of allocations and releases gets with the same operators; None where they were not recorded."""
 
     process: int
     device_type: int
@@ -83,6 +88,7 @@ class PoolPeak:
     step: int
     bytes: int
     parts: tuple[Part, ...]
+    floor: int | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -175,6 +181,7 @@ def judge(tables: Tables, options: PeakOptions) -> list[Finding]:
 def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: SiteLines, most: int) -> Iterator[PoolPeak]:
     pools, sites = peaks.pools, peaks.sites
     mine = lines.rows(number)[sites["site"]]
+    floors = _floors(tables, number)
     owners = tables.tracked.owners[number]
     texts = owner_texts(owners.owners, tables.text)
     for at in np.flatnonzero((pools["peak"] == PEAK_OF_ALL) & (pools["bytes"] > 0)).tolist():
@@ -207,7 +214,17 @@ def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: SiteLines
         fresh, early = int(pools["fresh_bytes"][at]), int(pools["early_bytes"][at])
         ages = ((THIS_STEP, fresh), (EARLIER, total - fresh - early), (WARM_UP, early))
         parts += [Part(AGE, what, size) for what, size in ages if size]
-        yield PoolPeak(number, device_type, device, pool, int(pools["step"][at]), total, tuple(parts))
+        step, floor = int(pools["step"][at]), floors.get((device_type, device, pool, total))
+        yield PoolPeak(number, device_type, device, pool, step, total, tuple(parts), floor)
+
+
+def _floors(tables: Tables, number: int) -> dict[tuple[int, ...], int]:
+    """By pool and the bytes of its peak: where operators were told later, another peak was judged."""
+    needs = tables.tracked.needs.get(number)
+    if needs is None:
+        return {}
+    keys = zip(*(needs.floors[name].tolist() for name in (*_POOL, "peak_bytes")), strict=True)
+    return dict(zip(keys, needs.floors["floor_bytes"].tolist(), strict=True))
 
 
 def _rest(by: str, total: int, parts: Sequence[Part], *, blocks: int | None = None) -> list[Part]:
@@ -240,7 +257,8 @@ def _sentence(tables: Tables, alike: Alike, others: int) -> str:
         text += f" of rank {tables.tracked.subjects.of(one.process).rank}, {format_bytes(alike.least)} and more on each"
     ages = ", ".join(f"{format_bytes(part.bytes)} of {part.what}" for part in one.by(AGE))
     more = f"; {others:,} other pool{'' if others == 1 else 's'}: cluster/peak.csv" if others else ""
-    return f"{text}; allocated in: {ages}{more}."
+    low = "" if one.floor is None else f"; with the same operators it cannot fall below {format_bytes(one.floor)}"
+    return f"{text}; allocated in: {ages}{low}{more}."
 
 
 def _details(one: PoolPeak) -> Iterator[str]:
@@ -276,6 +294,8 @@ def _rows(tables: Tables, alike: Alike) -> Iterator[Row]:
         "step": one.step,
         "pool_bytes": one.bytes,
         "least_bytes": alike.least,
+        "floor_bytes": "" if one.floor is None else one.floor,
+        "open_bytes": "" if one.floor is None else one.bytes - one.floor,
     }
     for part in one.parts:
         file, line, function, _ = part.line or ("", "", "", False)
@@ -303,6 +323,7 @@ def _as_json(tables: Tables, alike: Alike) -> dict[str, Any]:
         "step": one.step,
         "bytes": one.bytes,
         "least_bytes": alike.least,
+        "floor_bytes": one.floor,
         "lines": [_line_as_json(part) for part in one.by(LINE)],
         "owners": {part.what: part.bytes for part in one.by(OWNER)},
         "ages": {part.what: part.bytes for part in one.by(AGE)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msmemscope.selftest.case import Check, Expected, clean, fault
+from msmemscope.selftest.case import Check, Expected, clean, fault, note
 from msmemscope.selftest.loops import place
 from msmemscope.selftest.play import Played
 from msmemscope.selftest.script import MIB, Block, Process, Script
@@ -107,6 +107,46 @@ def freed_long_after_its_use(job: Script) -> None:
     use(rank, late)
     peak(rank)
     rank.free(late)
+
+
+SMALLER = 24 * MIB
+
+
+def another_moment(rank: Process) -> None:
+    """An operator that touches more than is needed at the peak."""
+    large = make(rank, LARGE, OTHER)
+    more = make(rank, SIZE, OTHER)
+    use(rank, large, more, write=True)
+    use(rank, large, more)
+    rank.free(large)
+    rank.free(more)
+
+
+@fault(
+    "inefficient",
+    Expected(
+        "inefficient", ranks=(0,), place="model.py:88", bytes=SIZE, saving=SMALLER,
+        evidence={"pattern": "late_deallocation"}, says=("At most 24 MiB can be saved by it",),
+    ),
+    Expected(
+        "inefficient", ranks=(0,), place="model.py:91", bytes=SMALLER, saving=0,
+        evidence={"pattern": "late_deallocation"},
+    ),
+    check=floor(LARGE + SIZE, SIZE + SMALLER),
+)  # fmt: skip
+def a_peak_that_another_moment_holds_up(job: Script) -> None:
+    """Both are late at the peak, but no order gets below what one operator touches earlier: the largest has it all."""
+    (rank,) = asked(job)
+    another_moment(rank)
+    late = make(rank, SIZE, HERE)
+    use(rank, late, write=True)
+    use(rank, late)
+    little = make(rank, SMALLER, place("model.py:91 forward"))
+    use(rank, little, write=True)
+    use(rank, little)
+    peak(rank)
+    rank.free(late)
+    rank.free(little)
 
 
 @fault("inefficient", told("temporary_idleness"), check=floor(LARGE, SIZE))
@@ -215,6 +255,35 @@ def weights_that_the_optimizer_writes_last(job: Script) -> None:
         use(rank, weight, write=True)
         rank.step()
     rank.free(weight)
+
+
+def peak_of(bytes_: int, floor: int) -> Check:
+    """What the rows of peak say of PTA."""
+
+    def check(made: Played) -> Iterator[str]:
+        rows = [row.cells for one in made.stored.summary.findings for row in one.rows if row.file == "peak"]
+        names = ("pool_bytes", "floor_bytes", "open_bytes")
+        said = {tuple(row[name] for name in names) for row in rows if row["pool"] == "PTA"}
+        if said != {(bytes_, floor, bytes_ - floor)}:
+            yield f"peak says {said} instead of {(bytes_, floor, bytes_ - floor)}"
+
+    return check
+
+
+@fault(
+    "inefficient",
+    told("late_deallocation"),
+    note("peak", ranks=(0,), bytes=LARGE + SIZE, says=("it cannot fall below 256 MiB",)),
+    check=peak_of(LARGE + SIZE, LARGE),
+)
+def the_floor_stands_beside_the_peak(job: Script) -> None:
+    (rank,) = asked(job)
+    job.config["analysis"] = ("inefficient", "peak")
+    late = make(rank, SIZE, HERE)
+    use(rank, late, write=True)
+    use(rank, late)
+    peak(rank)
+    rank.free(late)
 
 
 @clean("inefficient")

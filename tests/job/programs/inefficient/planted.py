@@ -31,6 +31,7 @@ def planted(small: torch.Tensor) -> None:
     del base
     done = torch.ones(21 * MIB)  # late_deallocation 21
     done.sum().item()
+    replaced = torch.ones(22 * MIB)  # dead_write 22
     redundant = torch.ones(21 * MIB)  # redundant_allocation 21
     idle.sum().item()
     work(small, 3100)
@@ -41,7 +42,9 @@ def planted(small: torch.Tensor) -> None:
     idle.sum().item()
     early.fill_(1)
     early.sum().item()
-    del early, late, idle, unused, dead, done, redundant
+    replaced.zero_()  # nobody has read the ones
+    replaced.sum().item()
+    del early, late, idle, unused, dead, done, replaced, redundant
 
 
 def clean(small: torch.Tensor) -> None:
@@ -50,9 +53,13 @@ def clean(small: torch.Tensor) -> None:
     work(small, 3100)
     needed = torch.ones(21 * MIB)
     needed.sum().item()
+    replaced = torch.ones(22 * MIB)
     peak(small)
     needed.sum().item()
-    del needed
+    replaced.sum().item()
+    replaced.zero_()
+    replaced.sum().item()
+    del needed, replaced
     work(small, 40)
     torch.empty(16 * MIB).fill_(1).sum().item()
 
