@@ -7,7 +7,8 @@ Recorded blocks are what allocators reported. A program may grow beside them: nu
 Python, batches of DataLoader workers in shared memory. "No leak" says nothing of those, so their growth is told: RSS at
 the ends of steps, and the same less the recorded host blocks, each by a slope that a warm-up does not move (slope.py).
 Pages of mapped files are no growth: reading a data set makes them resident, and the kernel drops them as it likes.
-A process without steps is looked at by time.
+A process without steps is looked at by time. Nobody tells when it has loaded what it needs, so nothing is said of one
+that is young and gains in a minute much of what its first minute brought.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ LEAST_PER_STEP = 64 << 10
 LEAST_PER_MINUTE = 16 << 20
 LEAST_IN_ALL = 16 << 20  # the agent tells figures that moved by 1 MiB, and allocators keep a few MiB of what was freed
 MUCH_IN_ALL = 64 << 20  # of a long run, however little it is per step
+LOADING_S = 600.0  # so long a process without steps may be loading what it needs
+_LOADING = 0.25  # of what its first minute brought, gained per minute: then it may be
 FEWEST_SAMPLES = 6  # within what is judged
 FEWEST_STEPS = 12
 _POINTS = 160
@@ -177,6 +180,8 @@ def _of_process(
     made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
     known = samples if enough else None
     figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
+    if per == "minute" and known is not None and _is_loading(known, begin, max(heard), figures["rss_growth"]):
+        figures["cause"] = ""
     return Coverage(
         rank=subject.rank,
         process="" if subject.rank is not None else subject.name,
@@ -277,6 +282,14 @@ def _grow(
         "explained": explained,
         "cause": cause,
     }
+
+
+def _is_loading(samples: HostSeries, begin: int, now: int, per_minute: float | None) -> bool:
+    """Whether a process that began at `begin` may still be loading what it needs."""
+    if now - begin >= LOADING_S * _SECOND_NS or per_minute is None:
+        return False
+    early = samples.rss[samples.ts <= begin + 60 * _SECOND_NS]
+    return per_minute > _LOADING * float(early.max(initial=0))
 
 
 def _between(ts: _Ints, values: _Ints, times: _Ints) -> _Floats:

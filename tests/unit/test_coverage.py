@@ -194,6 +194,48 @@ def test_a_process_without_steps_is_looked_at_by_time() -> None:
     assert "recorded blocks explain" not in plain_text(analyse(server(MIB)))
 
 
+def stepless(rss: Any, seconds: int) -> FakeRun:
+    """rss: MiB at a second of its life."""
+    run = FakeRun([process(1, rank=None, created_ns=SECOND)], batch_rows=500)
+    for second in range(1, seconds + 1):
+        run.malloc((1 + second) * SECOND, second << 30, 16)
+        run.sample((1 + second) * SECOND + SECOND // 2, "cpu", used=1, total=2, rss=int(MIB * rss(second)))
+    return run
+
+
+def start_up(seed: int) -> Any:
+    """Imports, the slower the busier the machine, then weights from a disk: a random rate for a random time each."""
+    chance = np.random.default_rng(seed)
+    imports, slow = float(chance.uniform(150, 500)), float(chance.uniform(5, 150))
+    begin, loads, rate = slow * chance.uniform(1, 1.3), chance.uniform(60, 240), float(chance.uniform(1, 40))
+    return lambda s: imports * min(s / slow, 1) + rate * min(max(s - begin, 0), loads), int(begin + loads)
+
+
+@pytest.mark.parametrize("first", [0, 25])
+def test_a_start_up_of_minutes_is_no_growth(first: int) -> None:
+    """Looked at while it goes on, and behind it. One that is slow beside what it imported is told (1 of 60)."""
+    told = set()
+    for seed in range(first, first + 25):
+        rss, end = start_up(seed)
+        for moment in (70, 120, end - 1, 2 * end):
+            (one,) = coverage_of(analyse(stepless(rss, moment)))
+            told |= {seed} if one.cause else set()
+    assert len(told) <= 1
+
+
+@pytest.mark.parametrize(("base", "rate"), [(300, 16.5), (300, 60), (1200, 200)])
+def test_growth_behind_a_start_up_is_told_from_the_second_minute_on(base: int, rate: float) -> None:
+    for moment in (90, 200, 500):
+        (one,) = coverage_of(analyse(stepless(lambda s: base * min(s / 5, 1) + rate * s / 60, moment)))
+        assert one.cause, moment if moment * rate > 1500 else None
+
+
+def test_what_grows_as_fast_as_it_began_is_told_from_ten_minutes_on() -> None:
+    for moment, is_told in ((500, False), (610, True)):
+        (one,) = coverage_of(analyse(stepless(lambda s: 2.0 * s, moment)))
+        assert bool(one.cause) == is_told
+
+
 def test_a_clock_that_jumps_costs_no_memory() -> None:
     """Three years of seconds lie between two events, as in files whose times somebody changed."""
     run = FakeRun([process(1, rank=None)], batch_rows=500)

@@ -31,7 +31,8 @@ def planted(small: torch.Tensor) -> None:
     del base
     done = torch.ones(21 * MIB)  # late_deallocation 21
     done.sum().item()
-    replaced = torch.ones(22 * MIB)  # dead_write 22
+    replaced = torch.empty(22 * MIB)  # dead_write 22
+    replaced.fill_(1)
     redundant = torch.ones(21 * MIB)  # redundant_allocation 21
     idle.sum().item()
     work(small, 3100)
@@ -54,6 +55,7 @@ def clean(small: torch.Tensor) -> None:
     needed = torch.ones(21 * MIB)
     needed.sum().item()
     replaced = torch.ones(22 * MIB)
+    replaced.sum().item()
     peak(small)
     needed.sum().item()
     replaced.sum().item()
