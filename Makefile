@@ -16,7 +16,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 PIP_ARGS ?=
 JOBS ?= $(shell nproc)
-TEST_JOBS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) : 8)))
+# One more than cores: tests of services that are stopped, killed or alone mostly wait.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) + 1 : 8)))
 FUZZ_SECONDS ?= 60
 TORTURE_ROUNDS ?= 50
 DEMO_OUTPUT ?= out/demo
