@@ -2,8 +2,9 @@
 
 In: the MARK events of one ring that ask for it, by its fold: those of msmemscope.mark(), and mstx's of the names in
 NAMES. Out: `Span`s, from the latest mark of every name to the first one of every other name behind it. Nothing is kept
-per event: a mark looks at what is alive then. What is remembered of a mark is the number of the latest block, and which
-blocks had memory of the driver.
+per event: a mark looks at what is alive then. What is remembered of a mark is the number of the latest block, whose
+each block was, and which of them had memory of the driver. What survives counts as its owner's at the later mark,
+before it as well.
 
 A block survives when it is alive at both marks and has memory still. A pool may keep the addresses of its blocks while
 the driver has its memory back (vLLM's sleep mode): a block that lay in a segment or mapped range at the first mark and
@@ -77,7 +78,10 @@ class _Mark:
     ts: int
     step: int
     newest: int  # number of the latest block
-    backed: npt.NDArray[np.uint64]  # blocks that have memory of the driver, ascending
+    ids: npt.NDArray[np.uint64]  # of the blocks that count, ascending
+    backed: npt.NDArray[np.bool_]  # which of them have memory of the driver
+    owners: npt.NDArray[np.uint64]
+    owner: npt.NDArray[np.uint16]  # of each, its place in owners
     groups: Table  # KEY and bytes
 
 
@@ -113,11 +117,17 @@ class MomentFold:
         self._earlier += max(len(self._spans) - MAX_SPANS, 0)
         del self._spans[:-MAX_SPANS]
         self._open.pop(name, None)
+        at = np.flatnonzero(counted)
+        at = at[np.argsort(live["allocation_id"][at], kind="stable")]
+        owners, owner = np.unique(live["owner"][at], return_inverse=True)
         self._open[name] = _Mark(
             ts=ts,
             step=step,
             newest=int(tracker.facts()["allocs"]),
-            backed=np.sort(live["allocation_id"][counted & backed]),
+            ids=live["allocation_id"][at],
+            backed=backed[at],
+            owners=owners,
+            owner=owner.reshape(-1).astype(np.uint16),  # a fold tells 8,192 apart
             groups=_grouped(live, counted, {"before_bytes": live["size"]}),
         )
         while len(self._open) > MAX_NAMES:
@@ -133,7 +143,9 @@ def asks(columns: Table) -> npt.NDArray[np.bool_]:
 def _span_rows(first: _Mark, live: Table, counted: npt.NDArray[np.bool_], backed: npt.NDArray[np.bool_]) -> Table:
     ids = live["allocation_id"]
     is_old = ids <= first.newest
-    was_backed = np.isin(ids, first.backed)
+    place = np.minimum(np.searchsorted(first.ids, ids), max(len(first.ids) - 1, 0))
+    is_known = first.ids[place] == ids if len(first.ids) else np.zeros(len(ids), bool)
+    was_backed = is_known & (first.backed[place] if len(first.ids) else False)
     kept = is_old & ~(was_backed & ~backed)
     ones = np.ones(len(ids), np.int64)
     zero = np.zeros(len(ids), np.int64)
@@ -147,13 +159,28 @@ def _span_rows(first: _Mark, live: Table, counted: npt.NDArray[np.bool_], backed
             "made_blocks": np.where(~is_old, ones, zero),
         },
     )
-    parts = first.groups, new
+    parts = first.groups, new, *_given_on(first, live, place, counted & kept & is_known)
 
     def joined(name: str) -> Any:
         return np.concatenate([part.get(name, np.zeros(len(part["pool"]), np.int64)) for part in parts])
 
-    rows = _limited(_summed({name: joined(name) for name in (*_NAMES, *SUMS)}))
+    rows = _summed({name: joined(name) for name in (*_NAMES, *SUMS)})
+    said = np.any([rows[name] != 0 for name in SUMS], axis=0)
+    rows = _limited({name: column[said] for name, column in rows.items()})
     return {name: rows[name].astype(dtype) for name, dtype in DTYPES.items()}
+
+
+def _given_on(
+    first: _Mark, live: Table, place: npt.NDArray[np.int64], survives: npt.NDArray[np.bool_]
+) -> tuple[Table, ...]:
+    """What before_bytes changes by where a block that survives has got another owner. place: of every block in
+    first.ids."""
+    if not survives.any():
+        return ()
+    before = first.owners[first.owner[place]]
+    at = np.flatnonzero(survives & (before != live["owner"]))
+    rows = {name: live[name][at] for name in _NAMES}
+    return rows | {"owner": before[at], "before_bytes": -live["size"][at]}, rows | {"before_bytes": live["size"][at]}
 
 
 def _grouped(live: Table, rows: npt.NDArray[np.bool_], sums: Table) -> Table:

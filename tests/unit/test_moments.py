@@ -106,6 +106,31 @@ def test_what_got_another_owner_between_the_marks_is_of_what_its_line_had() -> N
     assert "0 B" not in "\n".join(found.details)
 
 
+def test_a_block_that_changes_its_owner_between_the_marks_has_one_row() -> None:
+    """What survives is its last owner's; what does not, its owner's at the first mark."""
+    engine = Engine()
+    for ptr, size in ((0x10000000, 80), (0x20000000, 30), (0x30000000, 20)):
+        engine.malloc(ptr, size * MIB, 30)
+        engine.event(Kind.LABEL_ADDR, ptr=ptr, name=engine.run.text("mine"), aux=5, **PTA)
+    engine.malloc(0x40000000, 10 * MIB, 30)  # nobody's until later
+    engine.mark("sleep")
+    engine.event(Kind.LABEL_ADDR, ptr=0x10000000, name=engine.run.text("yours"), aux=5, **PTA)
+    engine.event(Kind.LABEL_ADDR, ptr=0x20000000, name=engine.run.text("yours"), aux=5, **PTA)
+    engine.event(Kind.LABEL_ADDR, ptr=0x40000000, name=engine.run.text("ours"), aux=5, **PTA)
+    engine.free(0x20000000)
+    engine.mark("wake_up")
+    (found,) = engine.findings()
+    rows = {
+        row.cells["owner"]: (row.cells["before_bytes"], row.cells["kept_bytes"], row.cells["made_bytes"])
+        for row in found.more_rows
+    }
+    assert rows == {
+        "PTA@yours": (80 * MIB, 80 * MIB, 0),
+        "PTA@mine": (50 * MIB, 20 * MIB, 0),
+        "PTA@ours": (10 * MIB, 10 * MIB, 0),
+    }
+
+
 def test_of_a_program_of_the_host_alone_no_card_is_told() -> None:
     engine = Engine()
     host = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
