@@ -149,8 +149,9 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
             pool = pools[row["device_type"], row["device"], row["pool"]]
             _add(lines[line].setdefault(number, _Use(pool)), row)
             stacks.setdefault(line, (stack, row["partner_py"]))
+    latest = tables.tracked.subjects.of_latest_attempts
     told = {
-        line: some
+        line: {number: some[number] for number in latest(some)}
         for line, uses in lines.items()
         if line.pattern in options.types
         and (some := {number: use for number, use in uses.items() if _is_told(use, options)})

@@ -360,15 +360,8 @@ def _held_by(cause: Cause, holders: Holders) -> list[dict[str, Any]]:
 
 def _latest_attempts(leaks: list[Leak], subjects: Subjects) -> list[Leak]:
     """A rank that was restarted is stated as it is now; its earlier life is over."""
-    latest: dict[int | None, int] = {}
-    for leak in leaks:
-        one = subjects[leak.key]
-        latest[one.rank] = max(one.attempt, latest.get(one.rank, 0))
-    return [
-        leak
-        for leak in leaks
-        if subjects[leak.key].rank is None or subjects[leak.key].attempt == latest[subjects[leak.key].rank]
-    ]
+    latest = {subjects.number_of(n) for n in subjects.of_latest_attempts(subjects[leak.key].main for leak in leaks)}
+    return [leak for leak in leaks if leak.key in latest]
 
 
 def _by_subject(leaks: list[Leak]) -> dict[int, list[Leak]]:

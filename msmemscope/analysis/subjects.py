@@ -16,7 +16,7 @@ are never added up.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -83,6 +83,16 @@ class Subjects(Sequence[Subject]):
     def is_over(self, subject: Subject) -> bool:
         """Whether it is a rank that was restarted since: a later attempt of it is there."""
         return subject.rank is not None and subject.attempt < self._latest[subject.rank]
+
+    def of_latest_attempts(self, processes: Iterable[int]) -> list[int]:
+        """Of some processes those of no rank, and of each rank those of its latest attempt among them: what is said of
+        a restarted rank is said of it as it is now."""
+        known = list(processes)
+        latest: dict[int | None, int] = {}
+        for number in known:
+            one = self.of(number)
+            latest[one.rank] = max(one.attempt, latest.get(one.rank, 0))
+        return [number for number in known if (one := self.of(number)).rank is None or one.attempt == latest[one.rank]]
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -177,6 +177,17 @@ def never_used(job: Script) -> None:
     rank.free(block)
 
 
+@fault("inefficient", told("unused_allocation"))
+def never_used_in_either_life(job: Script) -> None:
+    """A rank that was started again is told as it is now: what its first life held in vain is no part of it."""
+    (first,) = asked(job)
+    for rank in (first, job.process(rank=0, world_size=1, attempt=1, now=first.now + 10**9)):
+        block = make(rank, SIZE, HERE)
+        peak(rank)
+        rank.free(block)
+    first.ended_by = 9
+
+
 @fault("inefficient", told("dead_write"), check=floor(LARGE + SIZE, SIZE))
 def a_result_that_nobody_reads(job: Script) -> None:
     (rank,) = asked(job)
