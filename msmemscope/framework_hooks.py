@@ -9,9 +9,10 @@ def init_framework_hooks(framework: str, version: str, component: str, hook_type
     """Wraps a framework's functions, now or once it is imported: what they allocate gets an owner (`decompose`), or the
     allocator's counters are taken before and behind them (`snapshot`).
 
-    framework, component: vllm_ascend worker (version 11.0), verl TaskRunner (0.7.0), mindspeed_llm training (0.12.1),
-    pytorch fsdp1 and fsdp2 (2.6 and later); without a call, those of `decompose` are wrapped by `--analysis decompose`.
-    The first call with `decompose` leaves out the others: from then on the program says which.
+    framework, component: vllm worker (0.10 and later), vllm_ascend worker (11.0), verl worker (0.8 and later) and
+    TaskRunner (0.7.0; 0.8 and later), mindspeed_llm training (0.12.1), pytorch fsdp1 and fsdp2 (2.6 and later); without
+    a call, those of `decompose` are wrapped by `--analysis decompose`. The first call with `decompose` leaves out the
+    others: from then on the program says which.
 
     Raises TypeError for a value that is not text, ValueError that names what there is.
     """
@@ -51,11 +52,11 @@ def watch_frameworks() -> None:
 
 
 def watch_marks() -> None:
-    """Functions of frameworks that are moments of their own, between which the audit looks."""
+    """Functions of frameworks that are moments of their own: between some the audit looks, others write snapshots."""
     from msmemscope.collect.rank import hijack
-    from msmemscope.integrations.vllm import SLEEP
+    from msmemscope.integrations.maps import ALWAYS
 
-    hijack.apply(SLEEP)
+    hijack.apply(ALWAYS)
 
 
 def _torch_version() -> str:

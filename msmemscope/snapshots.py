@@ -36,6 +36,12 @@ def take_snapshot(device_mask: int | list[int] | tuple[int, ...] | None = None, 
     _take(wanted, name)
 
 
+def take_of_own_devices(name: str) -> None:
+    """One of each device that this process uses, for somebody who cannot know whether it uses any."""
+    for kind, memory, device in _devices_in_use():
+        _record(kind, memory, device, name)
+
+
 class TakeSnapshot(Around):
     """Snapshots named "<name> Start" and "<name> End" around a ``with`` block, or around each run of a decorated
     function. Arguments and errors as take_snapshot()."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 COMPONENT, PROCESS, DETAIL_1, DETAIL_2 = 1, 2, 3, 4  # levels of record.h
 
-AROUND, OPENS, CLOSES, TAGS, SNAPSHOT, MARKS = "around", "opens", "closes", "tags", "snapshot", "marks"
+AROUND, OPENS, CLOSES, TAGS = "around", "opens", "closes", "tags"
+SNAPSHOT, DUMPS, MARKS = "snapshot", "dumps", "marks"
 
 Labels = tuple[tuple[int, str], ...]
 
@@ -16,7 +17,8 @@ class Hook(NamedTuple):
 
     how: `around`: its labels hold while it runs; `opens`: from its run on, until a function of the same map `closes`
     them; `tags`: what it has made when it returns gets addresses' labels, by the function `tag` of `tags.py`;
-    `snapshot`: the allocator's counters before and behind it; `marks`: before it runs, a mark of the name `tag`
+    `snapshot`: the allocator's counters before and behind it; `dumps`: a snapshot behind it, named like the file that
+    it has written, its first argument; `marks`: before it runs, a mark of the name `tag`
     (msmemscope.mark).
     """
 

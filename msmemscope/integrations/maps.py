@@ -8,7 +8,12 @@ from __future__ import annotations
 from msmemscope.integrations.fsdp import FSDP1, FSDP2, FSDP2_COLLECTIVES, FSDP2_FUNCTIONS
 from msmemscope.integrations.hook import Hook
 from msmemscope.integrations.mindspeed import TRAINING
-from msmemscope.integrations.verl import TASK_RUNNER
+from msmemscope.integrations.torch_history import DUMPS_OF_HISTORY
+from msmemscope.integrations.verl import PHASES, TASK_RUNNER, TASK_RUNNER_SINCE
+from msmemscope.integrations.verl import WORKER_SNAPSHOTS as VERL_SNAPSHOTS
+from msmemscope.integrations.vllm import SLEEP
+from msmemscope.integrations.vllm import WORKER as VLLM_WORKER
+from msmemscope.integrations.vllm import WORKER_SNAPSHOTS as VLLM_SNAPSHOTS
 from msmemscope.integrations.vllm_ascend import WORKER, WORKER_SNAPSHOTS
 
 DECOMPOSE, SNAPSHOT = "decompose", "snapshot"
@@ -16,13 +21,21 @@ DECOMPOSE, SNAPSHOT = "decompose", "snapshot"
 MAPS: dict[tuple[str, str, str, str], tuple[Hook, ...]] = {
     ("vllm_ascend", "11.0", "worker", DECOMPOSE): WORKER,
     ("vllm_ascend", "11.0", "worker", SNAPSHOT): WORKER_SNAPSHOTS,
+    ("vllm", "0.10+", "worker", DECOMPOSE): VLLM_WORKER,
+    ("vllm", "0.10+", "worker", SNAPSHOT): VLLM_SNAPSHOTS,
     ("verl", "0.7.0", "TaskRunner", SNAPSHOT): TASK_RUNNER,
+    ("verl", "0.8+", "TaskRunner", SNAPSHOT): TASK_RUNNER_SINCE,
+    ("verl", "0.8+", "worker", DECOMPOSE): PHASES,
+    ("verl", "0.8+", "worker", SNAPSHOT): VERL_SNAPSHOTS,
     ("mindspeed_llm", "0.12.1", "training", SNAPSHOT): TRAINING,
     ("pytorch", "2.6+", "fsdp1", DECOMPOSE): FSDP1,
     ("pytorch", "2.6+", "fsdp2", DECOMPOSE): FSDP2,
     ("pytorch", "2.6-2.9", "fsdp2", DECOMPOSE): FSDP2_FUNCTIONS,
     ("pytorch", "2.10+", "fsdp2", DECOMPOSE): FSDP2_COLLECTIVES,
 }
+
+# Whatever is recorded: moments between which the audit looks, and snapshots that somebody else asked torch for.
+ALWAYS: tuple[Hook, ...] = (*SLEEP, *DUMPS_OF_HISTORY)
 
 
 def find(framework: str, version: str, component: str, hook_type: str) -> tuple[Hook, ...]:

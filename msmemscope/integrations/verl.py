@@ -1,10 +1,27 @@
-"""verl's task runner: snapshots around what places models on devices, and which of its workers say their roles."""
+"""verl: what its workers do at a time, snapshots around it, and which of its workers say their roles."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msmemscope.integrations.hook import SNAPSHOT, hooks
+from msmemscope.integrations.hook import AROUND, COMPONENT, PROCESS, SNAPSHOT, Hook, hooks
+
+_VERL = (COMPONENT, "verl")
+_ENGINES = "verl.workers.engine_workers"  # from 0.8 on
+_EARLIER = ("fsdp_workers", "megatron_workers")  # each with workers of its own
+_ACTOR = "init_model update_actor compute_log_prob compute_ref_log_prob update_weights"
+_TRAINING = "train_batch infer_batch"
+
+PHASES: tuple[Hook, ...] = tuple(
+    hook
+    for worker, names in (("ActorRolloutRefWorker", _ACTOR), ("TrainingWorker", _TRAINING))
+    for name in names.split()
+    for hook in hooks(_ENGINES, f"{worker}.{name}", AROUND, _VERL, (PROCESS, name))
+)
+WORKER_SNAPSHOTS: tuple[Hook, ...] = (
+    *(hook for name in _ACTOR.split() for hook in hooks(_ENGINES, f"ActorRolloutRefWorker.{name}", SNAPSHOT)),
+    *hooks(_ENGINES, "TrainingWorker.train_batch", SNAPSHOT),
+)
 
 TASK_RUNNER = hooks(
     "verl.trainer.main_ppo",
@@ -12,11 +29,17 @@ TASK_RUNNER = hooks(
     "TaskRunner.add_ref_policy_worker TaskRunner.run",
     SNAPSHOT,
 )
+# Since then the class itself is an actor of Ray; its base is one that can be wrapped.
+TASK_RUNNER_SINCE = hooks(
+    "verl.trainer.main_ppo_v0",
+    "BaseTaskRunner.add_actor_rollout_worker BaseTaskRunner.add_critic_worker BaseTaskRunner.add_ref_policy_worker "
+    "BaseTaskRunner.init_resource_pool_mgr",
+    SNAPSHOT,
+)
 
-_ENGINES = ("fsdp_workers", "megatron_workers")  # before 0.9 each had workers of its own
 WORKERS = {
-    "verl.workers.engine_workers": ("ActorRolloutRefWorker", "TrainingWorker"),
-    **{f"verl.workers.{name}": ("ActorRolloutRefWorker", "CriticWorker", "RewardModelWorker") for name in _ENGINES},
+    _ENGINES: ("ActorRolloutRefWorker", "TrainingWorker"),
+    **{f"verl.workers.{name}": ("ActorRolloutRefWorker", "CriticWorker", "RewardModelWorker") for name in _EARLIER},
 }
 """Classes that know their role once they are made, by module."""
 _BY_CLASS = {"CriticWorker": "critic", "RewardModelWorker": "reward_model"}

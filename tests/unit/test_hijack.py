@@ -13,7 +13,7 @@ import pytest
 
 from msmemscope import framework_hooks, init_framework_hooks
 from msmemscope.collect.rank import hijack
-from msmemscope.integrations.hook import AROUND, CLOSES, COMPONENT, DETAIL_1, MARKS, OPENS, PROCESS, TAGS, hooks
+from msmemscope.integrations.hook import AROUND, CLOSES, COMPONENT, DETAIL_1, DUMPS, MARKS, OPENS, PROCESS, TAGS, hooks
 from msmemscope.integrations.maps import MAPS, automatic, covers, find
 
 MODULE = '''
@@ -117,6 +117,26 @@ def test_what_a_function_made_is_labelled_once_the_most_special_first(
     assert (linear.weight.data_ptr(), 4) not in found
 
 
+def test_a_dump_of_torchs_history_is_the_programs_and_a_snapshot_is_taken_beside_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What verl's tool torch_memory calls; a fault of ours does not reach it."""
+    taken: list[str] = []
+
+    def take(of: str) -> None:
+        taken.append(of)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("msmemscope.snapshots.take_of_own_devices", take)
+    monkeypatch.setattr(hijack._native, "stats", lambda: {"recording": True})
+    module = importlib.import_module(name)
+    hijack.apply(hooks(name, "Worker.static", DUMPS))
+    assert module.Worker.static(Path("profile/step2/torch_memory_rank3_pid7.pickle")).name.endswith("pid7.pickle")
+    assert module.Worker.static(x="file.pickle") == "file.pickle"
+    assert taken == ["torch_memory_rank3_pid7.pickle", "file.pickle"]
+    hijack.release()
+
+
 @pytest.mark.parametrize("hook", automatic(importlib.import_module("torch").__version__), ids=str)
 def test_functions_are_there_in_the_installed_version(hook: Any) -> None:
     package = hook.module.partition(".")[0]
@@ -150,13 +170,15 @@ def test_every_map_is_found_by_its_own_words_and_others_are_refused() -> None:
     for (framework, version, component, hook_type), some in MAPS.items():
         assert set(some) <= set(find(framework, version, component, hook_type)) or version.endswith(("+", "9"))
     assert len(find("pytorch", "2.9.1", "fsdp2", "decompose")) == 10
+    assert find("verl", "0.7.0", "TaskRunner", "snapshot")[0].module == "verl.trainer.main_ppo"
+    assert find("verl", "0.9.1", "TaskRunner", "snapshot")[0].module == "verl.trainer.main_ppo_v0"
     assert len(find("pytorch", "2.13.0", "fsdp2", "decompose")) == 8
     for wrong, said in (
         (
-            ("vllm", "11.0", "worker", "decompose"),
-            "unknown framework 'vllm'; known: mindspeed_llm, pytorch, verl, vllm",
+            ("sglang", "0.5", "worker", "decompose"),
+            "unknown framework 'sglang'; known: mindspeed_llm, pytorch, verl, vllm, vllm_ascend",
         ),
-        (("verl", "0.7.0", "Worker", "snapshot"), "unknown component 'Worker'; known: TaskRunner"),
+        (("verl", "0.7.0", "Worker", "snapshot"), "unknown component 'Worker'; known: TaskRunner, worker"),
         (("verl", "0.7.0", "TaskRunner", "decompose"), "unknown hook type 'decompose'; known: snapshot"),
         (("pytorch", "2.5", "fsdp1", "decompose"), "no hooks for pytorch '2.5'; known: 2.6+"),
     ):
@@ -170,8 +192,8 @@ def test_who_names_its_hooks_gets_no_others(told: list[Any], monkeypatch: pytest
     before = set(hijack._wanted)
     assert len(before) > 10
     init_framework_hooks("vllm_ascend", "11.0", "worker", "decompose")
-    assert {hook.module.split(".")[0] for hook in hijack._wanted if hook.how != MARKS} == {"vllm_ascend"}
+    assert {hook.module.split(".")[0] for hook in hijack._wanted if hook.how not in (MARKS, DUMPS)} == {"vllm_ascend"}
     framework_hooks.watch_frameworks()
-    assert {hook.module.split(".")[0] for hook in hijack._wanted if hook.how != MARKS} == {"vllm_ascend"}
+    assert {hook.module.split(".")[0] for hook in hijack._wanted if hook.how not in (MARKS, DUMPS)} == {"vllm_ascend"}
     framework_hooks.cleanup_framework_hooks()
     assert not hijack.is_applied()

@@ -113,12 +113,13 @@ def _watch_for_marks() -> None:
 
 
 def _watch_for_coordinates() -> None:
-    """Of ranks that stand in groups, and what they are for."""
+    """Of ranks that stand in groups, what they are for, and what verl's profilers are asked for."""
     if "torch" in sys.modules:
-        from msmemscope.collect.rank import coordinates, roles
+        from msmemscope.collect.rank import coordinates, roles, verl_profiler
 
         coordinates.watch()
         roles.watch()
+        verl_profiler.watch()
 
 
 def watch_owners(config: Config) -> None:

@@ -8,6 +8,7 @@ generator. Nothing is imported for it: a module that the program never imports i
 from __future__ import annotations
 
 import functools
+import os
 
 from msmemscope import _native
 from msmemscope.collect.rank.addresses import addresses
@@ -15,9 +16,9 @@ from msmemscope.collect.rank.around import Around
 from msmemscope.collect.rank.bootstrap import after_import
 from msmemscope.collect.rank.steps import keep_from_compiler
 from msmemscope.integrations import tags
-from msmemscope.integrations.hook import CLOSES, MARKS, OPENS, SNAPSHOT, TAGS, Hook, Labels
+from msmemscope.integrations.hook import CLOSES, DUMPS, MARKS, OPENS, SNAPSHOT, TAGS, Hook, Labels
 from msmemscope.marks import mark
-from msmemscope.telling import tell
+from msmemscope.telling import tell, warn_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def _around(hook: Hook) -> Callable[[Any], Any]:
         from msmemscope.snapshots import TakeSnapshot
 
         return TakeSnapshot(name=hook.name.rpartition(".")[2])
+    if hook.how == DUMPS:
+        return _with_snapshot
     if hook.how == TAGS:
         return functools.partial(_with_tags, hook)
     if hook.how == MARKS:
@@ -107,6 +110,28 @@ class _Labelled(Around):
         if wrapped is not function:
             keep_from_compiler(wrapped)
         return wrapped
+
+
+def _with_snapshot(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        try:
+            _take_snapshot(next(iter((*arguments, *named.values())), ""))
+        except Exception as error:  # noqa: BLE001 - the program has its file
+            warn_once(f"no snapshot beside a dump of torch's memory history: {error!r}")
+        return result
+
+    return wrapper
+
+
+def _take_snapshot(written: object) -> None:
+    from msmemscope.ranges import MAX_NAME
+    from msmemscope.snapshots import take_of_own_devices
+
+    if _native.stats()["recording"]:
+        name = os.path.basename(os.fspath(written)) if isinstance(written, (str, os.PathLike)) else ""
+        take_of_own_devices(str(name)[:MAX_NAME] or "dump of torch's memory history")
 
 
 def _with_mark(hook: Hook, function: Callable[..., Any]) -> Callable[..., Any]:
