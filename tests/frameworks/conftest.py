@@ -6,21 +6,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from frameworks import LIMIT_S, PROGRAMS, QUIET
 from running import Outcome, Watch, run_tool
 
 HERE = Path(__file__).resolve().parent
-PROGRAMS = HERE / "programs"
-# No network is asked for anything, and nobody is told of the run.
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,10 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Watch:
-    """Runs a command line under the tool, writing below this test's own directory; keywords are variables."""
+    """Runs a command line under the tool, writing below this test's own directory; `options` are the tool's, other
+    keywords variables."""
 
-    def run(*argv: str | Path, **env: str) -> Outcome:
-        return run_tool(tmp_path / "out", argv, **QUIET, **env)
+    def run(*argv: str | Path, options: Sequence[str] = (), **env: str) -> Outcome:
+        return run_tool(tmp_path / "out", argv, options, LIMIT_S, **QUIET, **env)
 
     return run
 

@@ -49,9 +49,9 @@ class Outcome:
 Watch = Callable[..., Outcome]
 
 
-def tool(output: Path, argv: Sequence[str | Path]) -> list[str]:
-    """Return the command line that runs `argv` under the tool."""
-    return [sys.executable, "-m", "msmemscope", "--output-path", str(output), "--", *map(str, argv)]
+def tool(output: Path, argv: Sequence[str | Path], options: Sequence[str] = ()) -> list[str]:
+    """Return the command line that runs `argv` under the tool, with options of the tool's."""
+    return [sys.executable, "-m", "msmemscope", "--output-path", str(output), *options, "--", *map(str, argv)]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -88,20 +88,22 @@ def torchrun(nproc: int, *argv: str | Path) -> list[str | Path]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", *argv]
 
 
-def run_tool(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
+def run_tool(
+    output: Path, argv: Sequence[str | Path], options: Sequence[str] = (), limit_s: float = LIMIT_S, **env: str
+) -> Outcome:
     """Run `argv` under the tool to its end, again where torch's race at exit ended it."""
-    outcome = _run_once(output, argv, **env)
+    outcome = _run_once(output, argv, options, limit_s, **env)
     for again in range(1, MOST_RACES + 1):
         if outcome.status == 0 or RACE_AT_EXIT not in outcome.stderr:
             break
-        outcome = _run_once(output.with_name(f"{output.name}-{again}"), argv, **env)
+        outcome = _run_once(output.with_name(f"{output.name}-{again}"), argv, options, limit_s, **env)
     return outcome
 
 
-def _run_once(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
+def _run_once(output: Path, argv: Sequence[str | Path], options: Sequence[str], limit_s: float, **env: str) -> Outcome:
     """Run `argv` under the tool; a hang ends with all of its processes killed and the test failed."""
     process = subprocess.Popen(
-        tool(output, argv),
+        tool(output, argv, options),
         env=environment(**env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -110,9 +112,9 @@ def _run_once(output: Path, argv: Sequence[str | Path], **env: str) -> Outcome:
         start_new_session=True,
     )
     try:
-        stdout, stderr = process.communicate(timeout=LIMIT_S)
+        stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
-        pytest.fail(f"still running after {LIMIT_S} s: {argv}\n{stderr}")
+        pytest.fail(f"still running after {limit_s} s: {argv}\n{stderr}")
     return Outcome(process.returncode, stdout, stderr, output)

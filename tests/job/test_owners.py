@@ -102,7 +102,7 @@ def test_ways_to_train_that_change_what_is_held(tmp_path: Path) -> None:
         assert said[-1]["optimizer_state"] > 0
         if (found := held_by_process(opened, tracked, process_of[int(pid)])) != said:
             wrong[path.name] = {"found": found, "said": said}
-    assert len(process_of) == 14
+    assert len(process_of) == 15
     assert not wrong, json.dumps(wrong, indent=1)
 
 

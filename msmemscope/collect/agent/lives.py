@@ -24,6 +24,7 @@ from msmemscope.collect.agent.memory_group import MemoryGroup, memory_group
 
 SEPARATOR = "\u241f"  # between the words of a command line; printable, as it goes through run.json
 _LONGEST_COMMAND = 4096
+_IDLE = "ray::IDLE"  # what a worker of Ray calls itself before its first task and behind its last
 _FIRST_RENEWAL_S, _LAST_RENEWAL_S = 1.0, 60.0  # a title is set early, if at all; Ray's change with every task
 # linux/pidfd.h: struct pidfd_info is mask, cgroupid, eleven ids, exit_code; it is filled with PIDFD_INFO_EXIT alone.
 _INFO = struct.Struct("=QQ11Ii")
@@ -99,7 +100,7 @@ class Lives:
             if now >= life._next_renewal:
                 life._next_renewal = now + life._renewal_s
                 life._renewal_s = min(2 * life._renewal_s, _LAST_RENEWAL_S)
-                life.command = _command(life.pid) or life.command
+                life.command = _newer(life.command, _command(life.pid))
 
     def settle(self, lives: Iterable[Life], seconds: float) -> None:
         """Waits that long at most for the ends of processes that are about to be seen: the lock that a ring's owner
@@ -134,6 +135,11 @@ def _ended_by(pid: int, pidfd: int) -> int:
             mask, *_, code = _INFO.unpack(answer)
             status = code if mask & _INFO_EXIT else None
     return -1 if status is None else status & 0x7F
+
+
+def _newer(known: str, title: str) -> str:
+    """Of two titles that a process had one after the other the one that says more of it."""
+    return known if not title or (title == _IDLE and known) else title
 
 
 def _is(pid: int, start: int) -> bool:

@@ -2,7 +2,9 @@
 
 In: modules as they come by parameters and buffers or move them (.to(), .half()), and optimizers behind each step. Out:
 LABEL_ADDR events, one native call for a list of addresses. At a step everything an optimizer holds is told again: what
-moved since is found, and a gradient that was made in this step belongs to it in this step's sums already.
+moved since is found, and a gradient that was made in this step belongs to it in this step's sums already. Who keeps
+weights in a flat buffer (DeepSpeed, Megatron) gives parameters new memory that nobody is told of, and optimizers copies
+of its own: behind steps 1, 10, 100, ... all modules are asked.
 
 Nothing of the program's is held. torch's registration hooks are process-wide and stand in no object; Module._apply is
 wrapped in the class. torch.compile is told to call all of them as they are.
@@ -28,6 +30,7 @@ DETAIL_1 = 3  # the level of record.h
 WEIGHT, GRADIENT, STATE, BUFFER = "weight", "gradient", "optimizer_state", "buffer"
 
 _watching = False
+_stepped, _next_look = 0, 1  # steps of optimizers: so far, and behind which one all modules are asked again
 _looks = UntilFirstFault("weights, gradients and optimizer states are not labelled any more")
 
 
@@ -53,13 +56,29 @@ def label_known_modules() -> None:
     """Recording begins: the modules that are there already. Goes through all objects of the process once."""
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if _watching and modules is not None:
-        _looks.run(lambda: _label_modules(_native.instances(gc.get_objects(), [modules.Module])))
+        _looks.run(lambda: _label_modules(_native.instances(gc.get_objects(), list(_classes_below(modules.Module)))))
+
+
+def _classes_below(top: type) -> set[type]:
+    """It and all that are derived from it."""
+    found, open_ones = {top}, [top]
+    while open_ones:
+        fresh = set(type.__subclasses__(open_ones.pop())) - found
+        found |= fresh
+        open_ones += fresh
+    return found
 
 
 def before_boundary(optimizer: Any) -> None:
     """An optimizer has stepped, and its step is still open."""
-    if _watching:
-        _looks.run(lambda: _label_optimizer(optimizer))
+    global _stepped, _next_look
+    if not _watching:
+        return
+    _stepped += 1
+    if _stepped == _next_look:
+        _next_look *= 10
+        label_known_modules()
+    _looks.run(lambda: _label_optimizer(optimizer))
 
 
 def _label_optimizer(optimizer: Any) -> None:
@@ -78,7 +97,9 @@ def _label_optimizer(optimizer: Any) -> None:
 def _label_modules(modules: Iterable[Any]) -> None:
     for module in modules:
         fields = getattr(module, "__dict__", {})
-        _label(WEIGHT, list((fields.get("_parameters") or {}).values()))
+        parameters = list((fields.get("_parameters") or {}).values())
+        _label(WEIGHT, parameters)
+        _label(WEIGHT, (getattr(one, "ds_tensor", None) for one in parameters))  # DeepSpeed's shard of it
         _label(BUFFER, list((fields.get("_buffers") or {}).values()))
 
 

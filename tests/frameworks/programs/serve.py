@@ -1,4 +1,6 @@
-"""vLLM answers a few requests of one prompt. serve.py MODEL RANKS REQUESTS"""
+"""vLLM answers a few requests of one prompt, sleeps and wakes up. serve.py MODEL RANKS REQUESTS
+
+On CPUs a worker that is told to sleep only warns: everything survives."""
 
 import sys
 
@@ -24,7 +26,9 @@ def main() -> None:
     sampling = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     for _ in range(requests):
         (answer,) = llm.generate(["hello world"], sampling, use_tqdm=False)
-    print("tokens", len(answer.outputs[0].token_ids), flush=True)
+    print("tokens", *answer.outputs[0].token_ids, flush=True)
+    llm.collective_rpc("sleep", args=(1,))
+    llm.collective_rpc("wake_up")
 
 
 if __name__ == "__main__":  # workers are spawned, and import this file

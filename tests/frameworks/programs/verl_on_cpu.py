@@ -116,7 +116,7 @@ class PlatformCpu(PlatformBase):
         pass
 
     def ray_resource_name(self):
-        return "CPU"
+        return "NPU"  # on_ray.py's clusters have some
 
     def ray_noset_envvars(self):
         return []
@@ -142,5 +142,6 @@ def _one_gloo(function):
 
 dist.init_process_group = _one_gloo(dist.init_process_group)
 dist.new_group = _one_gloo(dist.new_group)
+_make_policy = _fsdp_api.CPUOffloadPolicy.__init__
 # The reference model's offload pins memory, which needs an accelerator.
-_fsdp_api.CPUOffloadPolicy.__init__ = functools.partialmethod(_fsdp_api.CPUOffloadPolicy.__init__, pin_memory=False)
+_fsdp_api.CPUOffloadPolicy.__init__ = lambda policy, pin_memory=False: _make_policy(policy, pin_memory=False)

@@ -142,6 +142,32 @@ def later_group() -> Case:
         yield modules, optimizer
 
 
+def flat() -> Case:
+    """Weights of half precision lie in one buffer that is made behind them, and the optimizer has copies of its own, as
+    with DeepSpeed's ZeRO and Megatron's distributed optimizer.
+    """
+    module = Net().bfloat16()
+    parameters = list(module.parameters())
+    buffer = torch.cat([one.detach().flatten() for one in parameters])
+    start = 0
+    for one in parameters:
+        one.data = buffer[start : start + one.numel()].view_as(one)
+        start += one.numel()
+    copy = nn.Parameter(buffer.float())
+    optimizer = torch.optim.AdamW([copy])
+    holder = nn.Module()  # by which held() knows the copy, as the job knows it by its optimizer
+    holder.copy = copy
+    for _ in range(STEPS):
+        tokens = torch.randint(32, (8,))
+        nn.functional.cross_entropy(module(tokens).float(), tokens).backward()
+        copy.grad = torch.cat([one.grad.flatten().float() for one in parameters])
+        for one in parameters:
+            one.grad = None
+        optimizer.step()
+        buffer.copy_(copy.detach())
+        yield [module, holder], optimizer
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "fused adamw": lambda: train(lambda p: torch.optim.AdamW(p, fused=True)),
     "fused adam": lambda: train(lambda p: torch.optim.Adam(p, fused=True, amsgrad=True)),
@@ -155,6 +181,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "accumulated": lambda: train(torch.optim.AdamW, rounds=3),
     "set to zero": lambda: train(torch.optim.AdamW, set_to_none=False),
     "tied": lambda: train(torch.optim.AdamW, module=Net(tied=True)),
+    "flat": flat,
     "compiled": lambda: train(torch.optim.AdamW, compiled=True),
     "scaled": lambda: train(torch.optim.AdamW, scaled=True),
 }

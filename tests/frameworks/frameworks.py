@@ -1,0 +1,58 @@
+"""Commands of real frameworks, without the tool and with it, and what every run of them must be."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+from running import Outcome, environment
+
+from msmemscope.tables.run import Run
+from msmemscope.vocabulary import Kind
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+LIMIT_S = 900  # the longest of them takes two minutes on a machine with nothing else to do
+# No network is asked for anything, and nobody is told of the run.
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def without_tool(command: Sequence[str | Path], **env: str) -> str:
+    """What a command writes to its stdout when nobody watches."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=environment(**QUIET, **env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complete(outcome: Outcome) -> Run:
+    """The run, of which nothing is missing."""
+    assert outcome.status == 0, outcome.stderr
+    run = Run(outcome.run)
+    assert run.info["drained"]
+    assert run.info["finished"]
+    lost = {name: count for name, count in run.info["losses"].items() if count}
+    assert not lost, lost
+    return run
+
+
+def steps_of(run: Run, rank: int) -> int:
+    """Boundaries of steps that the main process of a rank made."""
+    ring = {process.ring for process in run.processes if process.rank == rank and process.is_main}
+    return sum(
+        pc.sum(pc.equal(batch.column("kind"), int(Kind.STEP))).as_py() or 0
+        for batch in run.events(rings=ring, columns=["kind"])
+    )

@@ -1,0 +1,82 @@
+"""Real trainers under the tool: the same weights as without it, every step of every rank, and the planted leak of rank
+1 with its line, its bytes and nothing else.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from frameworks import PROGRAMS, complete, steps_of, without_tool
+from running import Watch, torchrun
+from truth import read_findings
+
+from msmemscope.tables.run import Run
+
+STEPS, MIB = 24, 1 << 20
+LEAK = re.compile(r"# the leak$", re.MULTILINE)
+
+
+def digests(text: str) -> dict[str, str]:
+    """By rank, of what each has computed."""
+    return dict(re.findall(r"^(rank \d+) .*digest (\w+)$", text, re.MULTILINE))
+
+
+def check(watch: Watch, program: str, command: list[str | Path], **env: str) -> Run:
+    """Runs a command without us and with us; the run, of which all that every trainer must give has been seen."""
+    words = [str(word) for word in command]
+    plain = without_tool(words, **env)
+    expected = digests(plain)
+    assert set(expected) == {"rank 0", "rank 1"}, plain
+
+    outcome = watch(*words, options=("--analysis", "leaks,decompose"), **env)
+
+    run = complete(outcome)
+    assert digests(outcome.stdout) == expected
+    assert run.ranks == [0, 1]
+    assert [steps_of(run, rank) for rank in (0, 1)] == [STEPS, STEPS]
+    source = (PROGRAMS / program).read_text()
+    (line,) = (source[: found.start()].count("\n") + 1 for found in LEAK.finditer(source))
+    (found,) = read_findings(outcome.run / "cluster/leaks.csv")
+    assert (found.kind, found.ranks, Path(found.file).name, found.line) == ("leak", "1", program, line)
+    assert found.bytes_per_step == MIB
+    return run
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed(watch: Watch, tmp_path: Path, stage: int) -> None:
+    truth = tmp_path / "truth"
+
+    run = check(
+        watch,
+        "deepspeed_zero.py",
+        [*torchrun(2, PROGRAMS / "deepspeed_zero.py"), str(stage), "bf16", truth],
+        DS_ACCELERATOR="cpu",
+    )
+
+    with (run.path / "cluster/decompose.csv").open(newline="") as file:
+        nodes = list(csv.DictReader(file))
+    for rank in ("0", "1"):
+        said = json.loads(Path(f"{truth}{rank}").read_text())
+        found = {
+            row["owner"].removeprefix("HOST@"): int(row["bytes"])
+            for row in nodes
+            if (row["scope"], row["when"], row["rank"]) == ("process", "end", rank)
+        }
+        assert {name: found.get(name, 0) for name in said} == said
+
+
+def test_accelerate_counts_steps_and_not_the_batches_that_it_gathers(watch: Watch) -> None:
+    check(watch, "accelerated.py", torchrun(2, PROGRAMS / "accelerated.py"), ACCELERATE_USE_CPU="true")
+
+
+def test_the_trainer_of_transformers(watch: Watch, tiny_model: Path, tmp_path: Path) -> None:
+    check(watch, "hf_trainer.py", torchrun(2, PROGRAMS / "hf_trainer.py", tiny_model, tmp_path / "trained"))
+
+
+def test_lightning_which_starts_its_other_rank_itself(watch: Watch, tmp_path: Path) -> None:
+    check(watch, "lightning_ddp.py", [sys.executable, PROGRAMS / "lightning_ddp.py", tmp_path / "trained"])
