@@ -46,10 +46,14 @@ ON_NPU = env ASCEND_HOME_PATH=$(abspath $(CANN)) ASCEND_OPP_PATH=$(abspath $(CAN
   LD_LIBRARY_PATH=$(abspath $(CANN))/lib64 PYTHONPATH=$(abspath simulator/python) \
   PATH=$(abspath $(VENV_NPU)/bin):$$PATH
 
-# vLLM, verl and Ray live in an environment of their own, too: some 3 GB.
+# vLLM, verl, Ray and trainers live in an environment of their own, too (some 3 GB), and MindSpore, which wants numpy 1,
+# in another (3 GB).
 VENV_FRAMEWORKS ?= .venv-frameworks
 PY_FRAMEWORKS := $(VENV_FRAMEWORKS)/bin/python
 PIP_FRAMEWORKS := $(PY_FRAMEWORKS) -m pip --quiet --disable-pip-version-check
+VENV_MINDSPORE ?= .venv-mindspore
+PY_MINDSPORE := $(VENV_MINDSPORE)/bin/python
+PIP_MINDSPORE := $(PY_MINDSPORE) -m pip --quiet --disable-pip-version-check
 
 # One stamp per content of what is installed: change pyproject.toml, torch or Python and `make setup` runs again.
 REQUIREMENTS_HASH := $(shell { cat pyproject.toml; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
@@ -60,9 +64,11 @@ NPU_HASH := $(shell { cat pyproject.toml tests/npu/requirements.txt; echo '$(PIP
 NPU_REQUIREMENTS := $(VENV_NPU)/requirements-$(NPU_HASH)
 NPU_INSTALLED := $(VENV_NPU)/installed-$(NPU_HASH)
 
-FRAMEWORKS_HASH := $(shell { cat pyproject.toml tests/frameworks/requirements.txt; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
+FRAMEWORKS_HASH := $(shell { cat pyproject.toml tests/frameworks/requirements.txt tests/frameworks/install.py; echo '$(TORCH) $(PIP_ARGS)'; $(PYTHON) -VV; } 2>/dev/null | cksum | cut -d' ' -f1)
 FRAMEWORKS_REQUIREMENTS := $(VENV_FRAMEWORKS)/requirements-$(FRAMEWORKS_HASH)
 FRAMEWORKS_INSTALLED := $(VENV_FRAMEWORKS)/installed-$(FRAMEWORKS_HASH)
+MINDSPORE_REQUIREMENTS := $(VENV_MINDSPORE)/requirements-$(FRAMEWORKS_HASH)
+MINDSPORE_INSTALLED := $(VENV_MINDSPORE)/installed-$(FRAMEWORKS_HASH)
 
 NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
 CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
@@ -144,11 +150,18 @@ test-cuda: setup ## on a machine with a GPU (TORCH=torch for a build with CUDA):
 	python benchmarks/operators.py cuda
 
 .PHONY: setup-frameworks
-setup-frameworks: $(FRAMEWORKS_INSTALLED) ## make .venv-frameworks with the package, vLLM for CPU, verl and Ray
+setup-frameworks: $(FRAMEWORKS_INSTALLED) ## make .venv-frameworks with the package, vLLM for CPU, verl, Ray, DeepSpeed, Lightning
 
 .PHONY: test-frameworks
-test-frameworks: setup-frameworks ## real vLLM, verl and Ray under the tool; some 3 minutes, and as long to install
+test-frameworks: setup-frameworks ## real frameworks under the tool, on CPU; some 10 minutes, and 5 to install
 	PATH=$(abspath $(VENV_FRAMEWORKS)/bin):$$PATH $(PY_FRAMEWORKS) -m pytest tests/frameworks
+
+.PHONY: setup-mindspore
+setup-mindspore: $(MINDSPORE_INSTALLED) ## make .venv-mindspore with the package and MindSpore
+
+.PHONY: test-mindspore
+test-mindspore: setup-mindspore ## a real MindSpore under msrun under the tool, on CPU; a minute, and 3 to install
+	PATH=$(abspath $(VENV_MINDSPORE)/bin):$$PATH $(PY_MINDSPORE) -m pytest tests/frameworks/test_mindspore.py
 
 .PHONY: corpus
 corpus: setup ## how often the judge is right about programs whose truth is known, put into docs/verdicts.md; some 10 minutes
@@ -264,7 +277,7 @@ clean: ## remove what was built; .venv stays
 
 .PHONY: distclean
 distclean: clean ## remove the environments too
-	rm -rf $(VENV) $(VENV_NPU) $(VENV_FRAMEWORKS)
+	rm -rf $(VENV) $(VENV_NPU) $(VENV_FRAMEWORKS) $(VENV_MINDSPORE)
 
 # ---------------------------------------------------------------------------------------------------------------
 
@@ -314,4 +327,16 @@ $(FRAMEWORKS_REQUIREMENTS): | $(TOOLS)
 $(FRAMEWORKS_INSTALLED): $(FRAMEWORKS_REQUIREMENTS) $(NATIVE_SOURCES) Makefile
 	$(PIP_FRAMEWORKS) $(EDITABLE)
 	$(call ONLY_THE_PROJECT,$(VENV_FRAMEWORKS))
+	touch $@
+
+$(MINDSPORE_REQUIREMENTS): | $(TOOLS)
+	@[ -x $(PY_MINDSPORE) ] || $(PYTHON) -m venv $(VENV_MINDSPORE)
+	@rm -f $(VENV_MINDSPORE)/requirements-* $(VENV_MINDSPORE)/installed-*
+	$(PY) tools/print_requirements.py numpy1 > $(VENV_MINDSPORE)/requirements.txt
+	$(PIP_MINDSPORE) install $(PIP_ARGS) 'mindspore==2.10.0' setuptools pytest -r $(VENV_MINDSPORE)/requirements.txt
+	touch $@
+
+$(MINDSPORE_INSTALLED): $(MINDSPORE_REQUIREMENTS) $(NATIVE_SOURCES) Makefile
+	$(PIP_MINDSPORE) $(EDITABLE)
+	$(call ONLY_THE_PROJECT,$(VENV_MINDSPORE))
 	touch $@

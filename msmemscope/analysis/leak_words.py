@@ -108,7 +108,11 @@ def verdict(judged: Judged) -> str:
         plural = "" if len(candidates) == 1 else "s"
         said = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {places(candidates)}"
     elif not _has_judged(judged) and judged.looked and judged.tables.tracked.is_judged_by_time:
-        said = "no steps were told, so it was judged by time" + ("" if growing else ": nothing grows")
+        if judged.tables.tracked.boundaries:
+            said = "too few steps to say what leaks; processes without steps were judged by time"
+        else:
+            said = "no steps were told, so it was judged by time"
+        said += "" if growing else ": nothing grows"
     elif not _has_judged(judged):
         said = "nothing can be said about leaks"
         if judged.looked and not judged.tables.tracked.boundaries and len(judged.tables.tracked.steps["process"]):

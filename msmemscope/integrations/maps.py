@@ -5,6 +5,7 @@ A key of versions is exact ("11.0"), from one on ("2.6+"), from one to all patch
 
 from __future__ import annotations
 
+from msmemscope.integrations.deepspeed import ZERO
 from msmemscope.integrations.fsdp import FSDP1, FSDP2, FSDP2_COLLECTIVES, FSDP2_FUNCTIONS
 from msmemscope.integrations.hook import Hook
 from msmemscope.integrations.mindspeed import TRAINING
@@ -28,6 +29,7 @@ MAPS: dict[tuple[str, str, str, str], tuple[Hook, ...]] = {
     ("verl", "0.8+", "worker", DECOMPOSE): PHASES,
     ("verl", "0.8+", "worker", SNAPSHOT): VERL_SNAPSHOTS,
     ("mindspeed_llm", "0.12.1", "training", SNAPSHOT): TRAINING,
+    ("deepspeed", "0.12+", "zero", DECOMPOSE): ZERO,
     ("pytorch", "2.6+", "fsdp1", DECOMPOSE): FSDP1,
     ("pytorch", "2.6+", "fsdp2", DECOMPOSE): FSDP2,
     ("pytorch", "2.6-2.9", "fsdp2", DECOMPOSE): FSDP2_FUNCTIONS,

@@ -42,6 +42,14 @@ def kv_cache(runner: Any, arguments: tuple[Any, ...], result: Any) -> Found:
         yield labels, list(_flat(value))
 
 
+def zero_stage_3(optimizer: Any, _arguments: tuple[Any, ...], _result: Any) -> Found:
+    """DeepSpeed's ZeRO 3: the buckets in which gradients are reduced, and this rank's part of them."""
+    buckets = getattr(optimizer, "ipg_buckets", {})
+    deepspeed = (COMPONENT, "deepspeed")
+    yield (deepspeed, (DETAIL_1, "reduce_bucket")), [getattr(one, "buffer", None) for one in buckets.values()]
+    yield (deepspeed, (DETAIL_1, "gradient")), [getattr(optimizer, "grad_partitions_flat_buffer", None)]
+
+
 def _specs(runner: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
     config = arguments[0] if arguments else None
     by_layer = getattr(runner, "_get_layer_kv_cache_specs", None)

@@ -1,4 +1,4 @@
-"""Installs vLLM, verl and Ray into the environment of the Python that runs this, beside the torch that is there.
+"""Installs vLLM, verl, Ray and trainers into the environment of the Python that runs this, beside its torch.
 
 What requirements.txt names comes without dependencies first; then what those ask for, but for other builds of torch
 and its companions, and for the upper limit that verl has on transformers, which vLLM's release is past. Called by
@@ -7,6 +7,7 @@ and its companions, and for the upper limit that verl has on transformers, which
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -36,7 +37,10 @@ def wanted_by(package: str) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *arguments]
-    subprocess.run([*pip, "--no-deps", "-r", NAMES], check=True)
+    subprocess.run([*pip, "setuptools", "wheel"], check=True)
+    # DeepSpeed is built here, beside the torch that it looks for; its operators are not.
+    without_operators = os.environ | {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-r", NAMES], env=without_operators, check=True)
     packages = [Requirement(line).name for line in NAMES.read_text().splitlines() if line and line[0] != "#"]
     wanted = sorted({text for package in packages for text in wanted_by(package)})
     subprocess.run([*pip, "scikit-build-core", "pybind11", *wanted], check=True)

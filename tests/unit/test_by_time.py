@@ -53,3 +53,19 @@ def test_growth_is_said_per_minute() -> None:
 def test_nothing_is_said(seconds: int, keeps: bool, steps: bool) -> None:
     found = serving(seconds, keeps=keeps, steps=steps).summary.findings
     assert not [one for one in found if one.kind in (LEAK, GROWTH)]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_the_last_line_knows_of_steps_that_were_too_few(steps: int) -> None:
+    """A server beside a trainer that made two, as of GRPO with its rollout."""
+    run = FakeRun([process(1, rank=None, program="server.py"), process(2, rank=0)], batch_rows=500)
+    for second in range(300):
+        run.malloc((10 + second) * SECOND, 1 << 20, 64 * KIB)
+        run.free((10 + second) * SECOND + 1, 1 << 20)
+    for step in range(1, 4):
+        run.malloc((10 + step) * SECOND, step << 20, MIB, ring=2)
+        if step <= steps:
+            run.add(Kind.STEP, (10 + step) * SECOND + 1, ring=2, step=step, attr=step)
+    (last,) = [line for line in plain_text(analyse(run)).splitlines() if line.startswith("msMemScope: ")]  # type: ignore[arg-type]
+    said = "too few steps to say what leaks; processes without steps were" if steps else "no steps were told, so it was"
+    assert last.startswith(f"msMemScope: {said} judged by time: nothing grows")

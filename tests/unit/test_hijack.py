@@ -176,7 +176,7 @@ def test_every_map_is_found_by_its_own_words_and_others_are_refused() -> None:
     for wrong, said in (
         (
             ("sglang", "0.5", "worker", "decompose"),
-            "unknown framework 'sglang'; known: mindspeed_llm, pytorch, verl, vllm, vllm_ascend",
+            "unknown framework 'sglang'; known: deepspeed, mindspeed_llm, pytorch, verl, vllm, vllm_ascend",
         ),
         (("verl", "0.7.0", "Worker", "snapshot"), "unknown component 'Worker'; known: TaskRunner, worker"),
         (("verl", "0.7.0", "TaskRunner", "decompose"), "unknown hook type 'decompose'; known: snapshot"),

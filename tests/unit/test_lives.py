@@ -80,6 +80,22 @@ def test_the_command_line_and_later_the_title(lives: Lives) -> None:
     program.communicate()
 
 
+def test_a_worker_of_ray_keeps_the_name_of_its_actor_behind_its_last_task(lives: Lives) -> None:
+    program = subprocess.Popen(["bash"], stdin=subprocess.PIPE)
+    life = lives.follow(program.pid, 0)
+    assert program.stdin is not None
+    names = []
+    for number, title in enumerate(("ray::IDLE", "ray::Server", "ray::IDLE"), 1):
+        program.stdin.write(f"exec -a {title} bash\n".encode())
+        program.stdin.flush()
+        cmdline = Path(f"/proc/{program.pid}/cmdline")
+        wait(lives, lambda cmdline=cmdline, title=title: cmdline.read_bytes().rstrip(b"\0") == title.encode())  # type: ignore[misc]
+        lives.look(time.monotonic() + 1000 * number)  # every title is due for renewal by then
+        names.append(life.command)
+    assert names == ["ray::IDLE", "ray::Server", "ray::Server"]
+    program.communicate()
+
+
 def test_rings_keep_the_most_of_the_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = len(list(Path("/proc/self/fd").iterdir())) + 64  # what other tests left open has its place

@@ -24,7 +24,7 @@ from msmemscope.collect.agent.memory_group import MemoryGroup, memory_group
 
 SEPARATOR = "\u241f"  # between the words of a command line; printable, as it goes through run.json
 _LONGEST_COMMAND = 4096
-_IDLE = "ray::IDLE"  # what a worker of Ray calls itself before its first task and behind its last
+_RAY, _IDLE = "ray::", "ray::IDLE"  # a worker of Ray; before its first task and behind its last
 _FIRST_RENEWAL_S, _LAST_RENEWAL_S = 1.0, 60.0  # a title is set early, if at all; Ray's change with every task
 # linux/pidfd.h: struct pidfd_info is mask, cgroupid, eleven ids, exit_code; it is filled with PIDFD_INFO_EXIT alone.
 _INFO = struct.Struct("=QQ11Ii")
@@ -139,7 +139,7 @@ def _ended_by(pid: int, pidfd: int) -> int:
 
 def _newer(known: str, title: str) -> str:
     """Of two titles that a process had one after the other the one that says more of it."""
-    return known if not title or (title == _IDLE and known) else title
+    return known if not title or (title == _IDLE and known.startswith(_RAY)) else title
 
 
 def _is(pid: int, start: int) -> bool:

@@ -6,6 +6,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+import msmemscope
+
 STEPS = 24
 
 ms.set_device("CPU")
@@ -29,6 +31,7 @@ for step in range(STEPS):
     y = Tensor(random.randint(0, 16, (8,)).astype(np.int32))
     loss, gradients = gradients_of(x, y)
     optimizer(reduce(gradients))
+    msmemscope.step()
 weights = float(net[0].weight.asnumpy().sum())
 if together:
     weights = float(ops.AllReduce()(Tensor(np.array([weights], np.float32))).asnumpy()[0])

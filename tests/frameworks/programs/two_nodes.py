@@ -1,4 +1,4 @@
-"""A cluster of Ray with two nodes, on each an actor that trains for STEPS steps; that of the second keeps 1 MiB of each."""
+"""A cluster of Ray with two nodes, on each an actor that trains for STEPS steps; the second keeps 1 MiB of each."""
 
 import os
 
