@@ -63,7 +63,7 @@ def _classes_below(top: type) -> set[type]:
     """It and all that are derived from it."""
     found, open_ones = {top}, [top]
     while open_ones:
-        fresh = set(type.__subclasses__(open_ones.pop())) - found
+        fresh: set[type] = set(type.__subclasses__(open_ones.pop())) - found
         found |= fresh
         open_ones += fresh
     return found
