@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from frameworks import LIMIT_S, PROGRAMS, QUIET
+from framework_runs import LIMIT_S, PROGRAMS, QUIET
 from running import Outcome, Watch, run_tool
 
 HERE = Path(__file__).resolve().parent

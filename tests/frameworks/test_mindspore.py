@@ -6,7 +6,7 @@ import re
 import socket
 from pathlib import Path
 
-from frameworks import PROGRAMS, complete, steps_of, without_tool
+from framework_runs import PROGRAMS, complete, steps_of, without_tool
 from running import Watch
 
 STEPS = 24

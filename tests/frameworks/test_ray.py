@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from frameworks import PROGRAMS, complete
+from framework_runs import PROGRAMS, complete
 from running import Watch
 from truth import read_findings
 
@@ -19,6 +19,7 @@ def test_a_leak_in_an_actor_of_ray_is_found_where_it_is(watch: Watch, program: s
 
     outcome = watch(sys.executable, PROGRAMS / program)
 
+    assert outcome.status == 0, outcome.stderr
     (kept,) = re.findall(r"^kept 0 24 by (\d+)$", outcome.stdout, re.MULTILINE)
     complete(outcome)
     (found,) = read_findings(outcome.run / "cluster/leaks.csv")

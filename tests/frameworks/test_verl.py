@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from frameworks import PROGRAMS, complete, steps_of, without_tool
+from framework_runs import PROGRAMS, complete, steps_of, without_tool
 from running import Watch, torchrun
 
 from msmemscope.integrations.verl import PHASES, TASK_RUNNER_SINCE
@@ -195,6 +195,7 @@ def ranges(run: Run) -> list[str]:
     ]
 
 
+@pytest.mark.filterwarnings("default")  # of verl's own imports
 @pytest.mark.parametrize("hook", [*PHASES, *TASK_RUNNER_SINCE], ids=str)
 def test_what_is_wrapped_is_there(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in PLATFORM.items():

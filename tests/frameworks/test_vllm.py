@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from frameworks import PROGRAMS, complete, without_tool
+from framework_runs import PROGRAMS, complete, without_tool
 from running import Watch
 from truth import read_findings
 
@@ -50,6 +50,7 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     assert sum(kept) == ranks * KV_CACHE_BYTES
 
 
+@pytest.mark.filterwarnings("default")  # of vLLM's own imports
 @pytest.mark.parametrize("hook", [hook for hook in (*WORKER, *SLEEP) if hook.module.startswith("vllm.")], ids=str)
 def test_what_is_wrapped_is_there(hook: Any) -> None:
     place: Any = import_module(hook.module)

@@ -3,6 +3,7 @@
 Ray counts verl's devices as "NPU", as on Ascend; of CPUs it is told more than there are, for verl asks for many.
 """
 
+import os
 import runpy
 import sys
 
@@ -15,7 +16,7 @@ cluster = Cluster(initialize_head=True, head_node_args={**each, "include_dashboa
 for _ in range(int(nodes) - 1):
     cluster.add_node(**each)
 cluster.wait_for_nodes()
-ray.init(address=cluster.address, logging_level="WARNING")
+os.environ["RAY_ADDRESS"] = cluster.address  # of the module's own ray.init()
 sys.argv = [module, *arguments]
 try:
     runpy.run_module(module, run_name="__main__")
