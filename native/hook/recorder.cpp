@@ -384,9 +384,6 @@ void emit(Event& event) noexcept {
 
 u64 find_frame(u64 key) noexcept { return g_recorder.frames.find(key); }
 u64 find_stack(u64 key) noexcept { return g_recorder.stacks.find(key); }
-void remember_stack(u64 key, u64 id) noexcept {
-    if (!g_recorder.stacks.is_full()) g_recorder.stacks.insert(key, id);
-}
 
 bool has_room_for_whole_stacks() noexcept {
     if (__builtin_expect(g_recorder.stacks.used() < kMostWholeStacks, 1)) return true;

@@ -67,8 +67,6 @@ u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_byt
 u64 intern_stack(u64 key, FrameKind kind, const u64* frame_ids, u32 count) noexcept;
 u64 find_frame(u64 key) noexcept;
 u64 find_stack(u64 key) noexcept;
-// A defined stack is found under one more key.
-void remember_stack(u64 key, u64 id) noexcept;
 // False: this process has had so many different ones that new ones are to be shortened.
 bool has_room_for_whole_stacks() noexcept;
 

@@ -65,6 +65,18 @@ static int position_of(const Frame* frame, Position* out) {
     (void)out;
     return 0;
 }
+static int is_of_interpreter(const Frame* frame) {
+    (void)frame;
+    return 1;
+}
+static const void* code_of(const Frame* frame) {
+    (void)frame;
+    return NULL;
+}
+static uintptr_t instruction_of(const Frame* frame) {
+    (void)frame;
+    return 0;
+}
 
 #elif PY_VERSION_HEX < 0x030B0000 /* 3.10 */
 
@@ -80,6 +92,12 @@ static int position_of(const Frame* frame, Position* out) {
     out->lasti = frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
     return 1;
 }
+static int is_of_interpreter(const Frame* frame) {
+    (void)frame;
+    return 0;
+}
+static const void* code_of(const Frame* frame) { return frame->f_code; }
+static uintptr_t instruction_of(const Frame* frame) { return (uintptr_t)(unsigned)frame->f_lasti; }
 
 #else
 
@@ -106,6 +124,36 @@ static int is_entry(const Frame* frame) {
 #endif
 }
 
+/* The interpreter's own frames are no code of Python's. */
+static int is_of_interpreter(const Frame* frame) {
+#if PY_VERSION_HEX < 0x030C0000   /* 3.11 */
+    (void)frame;
+    return 0;
+#elif PY_VERSION_HEX < 0x030E0000 /* 3.12, 3.13 */
+    return frame->owner == FRAME_OWNED_BY_CSTACK;
+#else
+    return frame->owner >= FRAME_OWNED_BY_INTERPRETER;
+#endif
+}
+
+/* What tells where a frame is without looking into its code object, which lies elsewhere in memory. */
+static const void* code_of(const Frame* frame) {
+#if PY_VERSION_HEX < 0x030D0000   /* 3.11, 3.12 */
+    return frame->f_code;
+#elif PY_VERSION_HEX < 0x030E0000 /* 3.13 */
+    return frame->f_executable;
+#else
+    return PyStackRef_AsPyObjectBorrow(frame->f_executable);
+#endif
+}
+static uintptr_t instruction_of(const Frame* frame) {
+#if PY_VERSION_HEX < 0x030D0000 /* 3.11, 3.12 */
+    return (uintptr_t)frame->prev_instr;
+#else
+    return (uintptr_t)frame->instr_ptr;
+#endif
+}
+
 /* False for frames that are not there yet (before their first instruction) and for the interpreter's own. */
 static int position_of(const Frame* frame, Position* out) {
 #if PY_VERSION_HEX < 0x030C0000   /* 3.11 */
@@ -113,15 +161,15 @@ static int position_of(const Frame* frame, Position* out) {
     out->code = frame->f_code;
     const _Py_CODEUNIT* instruction = frame->prev_instr;
 #elif PY_VERSION_HEX < 0x030D0000 /* 3.12 */
-    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
+    if (is_of_interpreter(frame) || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
     out->code = frame->f_code;
     const _Py_CODEUNIT* instruction = frame->prev_instr;
 #elif PY_VERSION_HEX < 0x030E0000 /* 3.13 */
-    if (frame->owner == FRAME_OWNED_BY_CSTACK || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
+    if (is_of_interpreter(frame) || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
     out->code = (PyCodeObject*)frame->f_executable;
     const _Py_CODEUNIT* instruction = frame->instr_ptr;
 #else                             /* 3.14 */
-    if (frame->owner >= FRAME_OWNED_BY_INTERPRETER || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
+    if (is_of_interpreter(frame) || _PyFrame_IsIncomplete((Frame*)frame)) return 0;
     out->code = (PyCodeObject*)PyStackRef_AsPyObjectBorrow(frame->f_executable);
     const _Py_CODEUNIT* instruction = frame->instr_ptr;
 #endif
@@ -168,6 +216,84 @@ static unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
     return count;
 }
 
+/* --- a stack as one number ------------------------------------------------------------------------------------- */
+
+/* A thread's stacks differ from each other in their innermost frames. So what was found of the frames further out is
+ * kept, frame by frame from the outermost on, and holds while each frame lies at its place, in the same code, at the
+ * same instruction: a comparison in place of a hash, and a look at one line of the code object in place of three. That
+ * line is looked at because code that is made at run time may lie where other code lay. */
+enum { kMostKnown = 64, kThreads = 16 };
+
+typedef struct {
+    const Frame* frame;
+    const void* code;
+    uintptr_t instruction;
+    const void *file, *name;
+    int line;
+    int entry;
+    uint64_t key; /* of this frame and those further out */
+} Known;
+
+/* Of a thread, and of those that share its place: frames of two threads lie in different memory. Whoever finds it busy
+ * does without. A place that is busy in a forked child stays so, and costs that child's thread the longer way. */
+typedef struct {
+    char busy;
+    unsigned count;
+    Known known[kMostKnown];
+} Memory;
+
+static Memory g_memories[kThreads];
+
+static int is_known(const Known* known, const Frame* frame, int entry) {
+    if (known->frame != frame || known->code != code_of(frame) || known->instruction != instruction_of(frame)) return 0;
+    const PyCodeObject* code = (const PyCodeObject*)known->code;
+    return known->file == code->co_filename && known->name == code->co_name && known->line == code->co_firstlineno &&
+           known->entry == entry;
+}
+
+static uint64_t key_of_stack(Memory* memory, const Frame* const* frames, unsigned count, int tell_entries) {
+    unsigned at = 0;
+    uint64_t key = 0;
+    for (; at < count && at < memory->count; ++at) { /* the outermost first */
+        const Frame* frame = frames[count - 1 - at];
+        if (!is_known(&memory->known[at], frame, tell_entries ? is_entry(frame) : 0)) break;
+        key = memory->known[at].key;
+    }
+    for (; at < count; ++at) {
+        const Frame* frame = frames[count - 1 - at];
+        Position position;
+        memory->count = at;
+        if (!position_of(frame, &position)) return 0;
+        const int entry = tell_entries ? is_entry(frame) : 0;
+        key = mix(key * 0x9E3779B97F4A7C15ull + key_of(position.code, position.lasti) + (uint64_t)entry);
+        const Known known = {frame,
+                             code_of(frame),
+                             instruction_of(frame),
+                             position.code->co_filename,
+                             position.code->co_name,
+                             position.code->co_firstlineno,
+                             entry,
+                             key};
+        memory->known[at] = known;
+    }
+    memory->count = count;
+    return key;
+}
+
+static uint64_t recognise(unsigned max, int tell_entries) {
+    PyThreadState* thread = PyGILState_GetThisThreadState();
+    if (thread == NULL || max > kMostKnown) return 0;
+    const Frame* frames[kMostKnown];
+    unsigned count = 0;
+    for (const Frame* frame = newest_frame(thread); frame != NULL && count < max; frame = older_frame(frame))
+        if (!is_of_interpreter(frame)) frames[count++] = frame;
+    Memory* memory = &g_memories[mix((uint64_t)(uintptr_t)thread) % kThreads];
+    if (count == 0 || __atomic_exchange_n(&memory->busy, 1, __ATOMIC_ACQUIRE) != 0) return 0;
+    const uint64_t key = key_of_stack(memory, frames, count, tell_entries);
+    __atomic_store_n(&memory->busy, 0, __ATOMIC_RELEASE);
+    return key;
+}
+
 /* UTF-8 of a string object without PyUnicode_AsUTF8, which would cache its result in the object (a write that
  * needs the GIL). Surrogates, which stand for undecodable bytes of a path, become '?'. */
 static unsigned utf8_of(PyObject* text, char* out, unsigned size) {
@@ -209,7 +335,7 @@ static void describe(const void* handle, memscope_frame_text* out) {
     out->line = line > 0 ? (unsigned)line : 0;
 }
 
-const memscope_python_frames memscope_cpython_frames = {walk, describe};
+const memscope_python_frames memscope_cpython_frames = {walk, describe, recognise};
 
 /* --- functions as such, for a trace of calls (python_calls.cpp); these need the GIL ------------------------------ */
 

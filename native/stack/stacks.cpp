@@ -49,12 +49,15 @@ __attribute__((noinline)) u64 define(u64 stack_key, const u64* keys, const void*
     return id;
 }
 
+// stack_key: by which it was looked for in vain; 0: it is made of `keys`.
 template <typename Define>
-u64 find_or_define(const u64* keys, const void* const* handles, u32 count, FrameKind kind, const Define& define_frame,
-                   u8& flags) noexcept {
+u64 find_or_define(u64 stack_key, const u64* keys, const void* const* handles, u32 count, FrameKind kind,
+                   const Define& define_frame, u8& flags) noexcept {
     if (count == 0 || !ensure_ring()) return 0;
-    const u64 stack_key = key_of(keys, count, kind);
-    if (const u64 id = find_stack(stack_key)) return id;
+    if (stack_key == 0) {
+        stack_key = key_of(keys, count, kind);
+        if (const u64 id = find_stack(stack_key)) return id;
+    }
     if (__builtin_expect(count <= kShortDepth || has_room_for_whole_stacks(), 1))
         return define(stack_key, keys, handles, count, kind, define_frame, flags);
     flags |= static_cast<u8>(Flag::STACK_LOST);
@@ -84,20 +87,32 @@ u64 define_python(u64 key, const void* handle, const memscope_python_frames& pyt
 }
 
 constexpr u64 kBackwardKey = combine64(static_cast<u64>(FrameKind::PYTHON), 0xBAC4);
+constexpr u64 kWholeKey = combine64(static_cast<u64>(FrameKind::PYTHON), 0x3401E);
 
-// Two sizes, so that the usual depth does not touch 16 KiB of a small thread's stack.
+// The key of the thread's whole stack, without its frames' keys; 0: these are needed.
+u64 recognise(const memscope_python_frames& python, u32 depth) noexcept {
+    const bool tell_entries = g_settings.native_depth.load(std::memory_order_relaxed) != 0;
+    const u64 stack = python.recognise(depth, tell_entries ? 1 : 0);
+    if (stack == 0 || !ensure_ring()) return 0;
+    return nonzero(combine64(tell_entries ? combine64(kWholeKey, kEntry) : kWholeKey, stack));
+}
+
+// The stack's key, if it was recognised, has been looked for. Two sizes, so that the usual depth does not touch 16 KiB
+// of a small thread's stack.
 template <u32 Capacity>
-u64 capture_python(const memscope_python_frames& python, u32 depth, u8& flags) noexcept {
+__attribute__((noinline)) u64 capture_python(const memscope_python_frames& python, u64 stack_key, u32 depth,
+                                             u8& flags) noexcept {
     u64 keys[Capacity];
     const void* handles[Capacity];
     const u32 count = python.walk(keys, handles, depth);
     tell_entries_apart(keys, handles, count);
     const auto define_frame = [&](u64 key, const void* handle) noexcept { return define_python(key, handle, python); };
-    return find_or_define(keys, handles, count, FrameKind::PYTHON, define_frame, flags);
+    return find_or_define(stack_key, keys, handles, count, FrameKind::PYTHON, define_frame, flags);
 }
 
 template <u32 Capacity>
-u64 capture_backward(const memscope_python_frames& python, u32 depth) noexcept {
+__attribute__((noinline)) u64 capture_backward(const memscope_python_frames& python, u64 stack_key,
+                                               u32 depth) noexcept {
     u64 keys[Capacity + 1];
     const void* handles[Capacity + 1];
     keys[0] = kBackwardKey;
@@ -111,8 +126,8 @@ u64 capture_backward(const memscope_python_frames& python, u32 depth) noexcept {
                             sizeof kBackwardFunction - 1, 0);
     };
     u8 flags = 0;
-    return find_or_define(keys, handles, count < kMaxFrames ? count + 1 : count, FrameKind::PYTHON, define_frame,
-                          flags);
+    return find_or_define(stack_key, keys, handles, count < kMaxFrames ? count + 1 : count, FrameKind::PYTHON,
+                          define_frame, flags);
 }
 
 template <u32 Capacity>
@@ -123,7 +138,7 @@ u64 capture_native(u32 depth, u8& flags) noexcept {
     // An address that became other code is another frame. Addresses of code have no more than 48 bits.
     const u64 generation = code_generation() << 48;
     for (u32 i = 0; i < count; ++i) keys[i] = nonzero(reinterpret_cast<u64>(addresses[i]) ^ generation);
-    return find_or_define(keys, addresses, count, FrameKind::NATIVE, define_native, flags);
+    return find_or_define(0, keys, addresses, count, FrameKind::NATIVE, define_native, flags);
 }
 
 // The innermost frame, which has not gone on since, and the stack that was captured there.
@@ -164,9 +179,12 @@ u64 capture_python_stack(u8& flags, u32 depth) noexcept {
         if (const u64 id = held_stack(*python)) return id;
     if (depth == 0) depth = g_settings.python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
+    const u64 key = recognise(*python, depth);
+    if (key != 0)
+        if (const u64 id = find_stack(key)) return id;
     const u8 before = flags;
-    const u64 id =
-        depth <= 64 ? capture_python<64>(*python, depth, flags) : capture_python<kMaxFrames>(*python, depth, flags);
+    const u64 id = depth <= 64 ? capture_python<64>(*python, key, depth, flags)
+                               : capture_python<kMaxFrames>(*python, key, depth, flags);
     const u64 forward = forward_stack();
     if (__builtin_expect(id != 0 || forward == 0 || flags != before, 1)) return id;
     flags |= static_cast<u8>(Flag::FORWARD_STACK);
@@ -177,13 +195,12 @@ u64 capture_backward_stack(u64 forward) noexcept {
     const memscope_python_frames* python = g_python.load(std::memory_order_acquire);
     const u32 depth = g_settings.python_depth.load(std::memory_order_relaxed);
     if (python == nullptr || depth == 0) return 0;
-    // A stack has one id for its frames and one key for where it was met, so a key of the id stands for all of them.
-    const u64 key = forward == 0 ? 0 : nonzero(combine64(kBackwardKey, forward));
+    // The id of the frames stands for all of them, and so does what they are recognised by.
+    const u64 frames = forward != 0 ? forward : recognise(*python, depth);
+    const u64 key = frames == 0 ? 0 : nonzero(combine64(kBackwardKey, frames));
     if (key != 0)
         if (const u64 id = find_stack(key)) return id;
-    const u64 id = depth <= 64 ? capture_backward<64>(*python, depth) : capture_backward<kMaxFrames>(*python, depth);
-    if (key != 0 && id != 0) remember_stack(key, id);
-    return id;
+    return depth <= 64 ? capture_backward<64>(*python, key, depth) : capture_backward<kMaxFrames>(*python, key, depth);
 }
 
 u64 capture_native_stack(u8& flags, u32 depth) noexcept {

@@ -32,6 +32,9 @@ typedef struct memscope_python_frames {
     // has no usable Python state. Must not allocate, lock, or touch a reference count.
     unsigned (*walk)(uint64_t* keys, const void** handles, unsigned max);
     void (*describe)(const void* handle, memscope_frame_text* out);
+    // A number for the frames that walk() would give, faster where a stack is like the one before; tell_entries: other
+    // ones for frames that native code called. 0: this stack has to be walked. Same limits.
+    uint64_t (*recognise)(unsigned max, int tell_entries);
 } memscope_python_frames;
 
 // nullptr: no Python stacks any more (the interpreter is finishing).

@@ -40,6 +40,8 @@ unsigned walk(uint64_t* keys, const void** handles, unsigned max) {
     return kFrames;
 }
 
+uint64_t recognise(unsigned, int) { return g_has_frames ? g_number + 1 : 0; }
+
 void describe(const void* handle, memscope_frame_text* out) {
     *out = {};
     out->file_bytes = out->function_bytes = 1;
@@ -73,7 +75,7 @@ Stack capture(u64 number) {
 }
 
 void begin_recording() {
-    static const memscope_python_frames frames = {walk, describe};
+    static const memscope_python_frames frames = {walk, describe, recognise};
     CHECK_EQUAL(memscope_set_session(session_directory().c_str()), 0);
     memscope_configure("ring_mib=64;python_depth=32;native_depth=0");
     memscope_install_hooks();
