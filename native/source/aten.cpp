@@ -255,19 +255,16 @@ void forward(unsigned long long thread, long long sequence, const memscope_runni
     remember_forward(thread, static_cast<u64>(sequence), running == nullptr ? 0 : running->stack);
 }
 
-unsigned long long node_begin(unsigned long long thread, long long sequence) noexcept {
-    return node_began(thread, static_cast<u64>(sequence));
-}
-
-void node_end(unsigned long long before) noexcept { node_ended(before); }
+void node(unsigned long long thread, long long sequence) noexcept { evaluates_node(thread, sequence); }
 
 constexpr memscope_operator_sink kSink = {
-    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node_begin, node_end, waits};
+    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node, waits};
 
 }  // namespace
 
 void operators_switched() noexcept {
     if (const memscope_switch_function function = g_switch.load(std::memory_order_acquire)) function(asked());
+    forget_evaluated();
 }
 
 }  // namespace memscope

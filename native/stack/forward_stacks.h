@@ -20,9 +20,11 @@ inline constexpr char kBackwardFunction[] = "backward";
 // stack, if it is known; 0: it is walked. Call inside a Guard.
 void remember_forward(u64 thread, u64 sequence, u64 forward) noexcept;
 
-// The calling thread begins to evaluate that node; what it answers goes to node_ended().
-u64 node_began(u64 thread, u64 sequence) noexcept;
-void node_ended(u64 before) noexcept;
+// What the calling thread does from now on is for that node, until it says another; sequence below 0: for none. Call
+// when something may allocate: what is freed between two nodes counts as the first one's.
+void evaluates_node(u64 thread, i64 sequence) noexcept;
+// Nobody tells of nodes for a while: what threads evaluated last holds no more.
+void forget_evaluated() noexcept;
 
 // The stack of the node that the calling thread evaluates; 0: none, or it is not known.
 u64 forward_stack() noexcept;

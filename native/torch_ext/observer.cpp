@@ -7,8 +7,8 @@
 // that a kernel makes itself are part of it, unless inner operators are wanted too. FakeTensors and meta tensors have
 // no memory: nobody hears of them.
 //
-// Each call that makes a node of the autograd graph is told too, and so is the evaluation of each node: by the number
-// that torch gives it for that purpose.
+// Each call that makes a node of the autograd graph is told too, and for each call in the backward pass the node that
+// it is for: by the number that torch gives nodes for that purpose.
 //
 // Calls no operator, holds no tensor, takes no lock; an exception of ours must not reach the program.
 #include <ATen/Parallel.h>
@@ -16,6 +16,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/function.h>
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -37,7 +38,7 @@ enum : short { kNone = 0, kCpu = 1, kNpu = 2, kCuda = 3 };
 
 constexpr std::size_t kMostTensors = 2048;  // of one call; foreach operators of large models have some hundreds
 constexpr unsigned kMostOpen = 16;          // calls within each other
-constexpr unsigned kManyInnerCalls = 2;     // of a kernel: to be told of more takes longer than to have torch leave it
+constexpr unsigned kManyInnerCalls = 5;     // of a kernel: to be told of more takes longer than to have torch leave it
 
 const memscope_operator_sink* g_sink = nullptr;
 Plans g_plans;
@@ -151,6 +152,7 @@ struct Open {
 struct Thread {
     unsigned open_count = 0;
     bool is_inner_wanted = false;  // as it was when the outermost began
+    bool is_in_node = false;       // as was told last
     Open open[kMostOpen];          // the innermost last
     Tensors tensors;
 };
@@ -182,7 +184,7 @@ bool is_alone() {
     if (at::hasThreadLocalCallbacks()) return false;
     // The other scopes are those of builds for phones and of the static runtime.
     constexpr std::pair<at::RecordScope, std::size_t> kOurs[] = {{at::RecordScope::FUNCTION, 1},
-                                                                 {at::RecordScope::BACKWARD_FUNCTION, 1},
+                                                                 {at::RecordScope::BACKWARD_FUNCTION, 0},
                                                                  {at::RecordScope::TORCHSCRIPT_FUNCTION, 0},
                                                                  {at::RecordScope::USER_SCOPE, 0}};
     for (const auto& [scope, ours] : kOurs) {
@@ -222,7 +224,23 @@ void wait_for(c10::Device device, const memscope_running* running) {
     guard.synchronizeStream(guard.getStream(device));
 }
 
-void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted, Thread& thread) {
+// Tells for which node of the graph this call is, which autograd runs. (A callback at nodes would be told the same, but
+// torch then makes up a name for each, which takes longer than many operators.)
+bool tell_node(Thread& thread) {
+    const bool is_backward = torch::autograd::get_current_graph_task_id() != -1;
+    if (!is_backward && !thread.is_in_node) return false;
+    thread.is_in_node = false;
+    if (is_backward) {
+        if (const auto node = torch::autograd::get_current_node()) {
+            thread.is_in_node = true;
+            g_sink->node(node->thread_id(), static_cast<long long>(node->sequence_nr()));
+        }
+    }
+    if (!thread.is_in_node) g_sink->node(0, -1);
+    return is_backward;
+}
+
+void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted, bool is_backward, Thread& thread) {
     if (plan == nullptr || is_autocast(*plan)) return;
     if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
     if (at::in_parallel_region()) return;  // a helper of a kernel that runs on another thread
@@ -254,7 +272,7 @@ void begin(const at::RecordFunction& call, const Plan* plan, unsigned wanted, Th
                                  static_cast<unsigned>(plan->name.size()),
                                  device_type_of(device.type()),
                                  static_cast<short>(device.is_cpu() ? 0 : device.index()),
-                                 torch::autograd::get_current_graph_task_id() != -1,
+                                 is_backward,
                                  0,
                                  1};
     g_sink->begin(&open.running, &called, tensors.touched.data(), static_cast<unsigned>(tensors.touched.size()));
@@ -297,7 +315,9 @@ void end(const at::RecordFunction& call, const Open& open, Tensors& tensors) {
 
 // What a kernel of torch's own calls is not wanted, but costs as much as what is: torch boxes its arguments, copies
 // references to its results and calls us. So where such kernels call much, torch is told to leave it, unless somebody
-// else listens. Not around operators of others: threads that they start may inherit it.
+// else listens. That is not cheap itself: torch makes up its list of callbacks for all sorts of calls anew, some 3,000
+// instructions each time, and as many to undo it. Not around operators of others: threads that they start may inherit
+// it.
 void silence(Open& open) {
     if (open.plan->makes_inner_calls.load(std::memory_order_relaxed) && is_alone()) {
         open.is_silent = true;
@@ -320,7 +340,8 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& call) {
         if (plan != nullptr && plan->is_passed_over) return nullptr;
         const unsigned before = thread->open_count;
         if (before == 0) thread->is_inner_wanted = (wanted & MEMSCOPE_WANTS_INNER) != 0;
-        begin(call, plan, wanted, *thread);
+        const bool is_backward = tell_node(*thread);
+        begin(call, plan, wanted, is_backward, *thread);
         Open* const open = thread->open_count != before ? &thread->open[before] : nullptr;
         if (call.seqNr() >= 0)
             g_sink->forward(call.threadId(), call.seqNr(), open != nullptr ? &open->running : nullptr);
@@ -348,26 +369,9 @@ void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
     end(call, open, thread->tensors);
 }
 
-// What this thread evaluated before: nodes may evaluate graphs of their own.
-struct Before : at::ObserverContext {
-    unsigned long long stack = 0;
-};
-
-std::unique_ptr<at::ObserverContext> node_started(const at::RecordFunction& node) {
-    if (g_sink->wanted() == 0 || node.seqNr() < 0) return nullptr;
-    auto before = std::make_unique<Before>();
-    before->stack = g_sink->node_begin(node.forwardThreadId(), node.seqNr());
-    return before;
-}
-
-void node_ended(const at::RecordFunction& /*node*/, at::ObserverContext* before) {
-    if (before != nullptr) g_sink->node_end(static_cast<Before*>(before)->stack);
-}
-
 std::mutex g_switching;
 unsigned g_switched = 0;
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
-at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
 
 }  // namespace
 }  // namespace memscope::observer
@@ -386,15 +390,11 @@ MEMSCOPE_API void memscope_switch(unsigned wanted) {
     if (g_switched == wanted) return;
     g_switched = wanted;
     if (g_callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(g_callback);
-    if (g_node_callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(g_node_callback);
-    g_callback = g_node_callback = at::INVALID_CALLBACK_HANDLE;
+    g_callback = at::INVALID_CALLBACK_HANDLE;
     if (wanted == 0) return;
     // Results are copied for who needs them: only for accesses.
     g_callback = at::addGlobalCallback(at::RecordFunctionCallback(started, ended)
                                            .needsInputs(true)
                                            .needsOutputs((wanted & MEMSCOPE_WANTS_ACCESSES) != 0)
                                            .scopes({at::RecordScope::FUNCTION}));
-    // Without inputs: torch would copy references to gradients for each node.
-    g_node_callback = at::addGlobalCallback(
-        at::RecordFunctionCallback(node_started, node_ended).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 7u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 8u
 
 // What wanted() answers, as memscope::Sort has it; and that blocks are watched, so that waits() is asked too.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -102,9 +102,9 @@ struct memscope_operator_sink {
     // A node of this number is about to be made by this thread, which torch numbers `thread`. running: what began and
     // will make it; NULL: nobody was told of that.
     void (*forward)(unsigned long long thread, long long sequence, const struct memscope_running* running);
-    // This thread evaluates that node until node_end(), which gets what node_begin() returned.
-    unsigned long long (*node_begin)(unsigned long long thread, long long sequence);
-    void (*node_end)(unsigned long long before);
+    // What this thread does from now on is for that node, until another is told; sequence below 0: for none. Before
+    // begin().
+    void (*node)(unsigned long long thread, long long sequence);
     // Asked before begin() (running: NULL) and before end(), when looks are wanted: whether the caller waits until what
     // was asked of the device's current stream is done. Only who knows torch knows which that is.
     int (*waits)(const struct memscope_running* running, short device_type, short device);

@@ -87,9 +87,9 @@ void begin_recording() {
 Stack capture_in_node(u64 thread, i64 sequence) {
     const memscope_operator_sink& sink = *memscope_get_operator_sink();
     g_has_frames = false;
-    const u64 before = sink.node_begin(thread, sequence);
+    sink.node(thread, sequence);
     const Stack stack = capture(0);
-    sink.node_end(before);
+    sink.node(0, -1);
     g_has_frames = true;
     return stack;
 }
@@ -118,17 +118,27 @@ CASE(what_a_node_allocates_has_the_stack_of_the_forward_pass) {
     CHECK_EQUAL(capture_in_node(1, 9).id, one.id);
 
     // Frames of the thread's own come first, and outside of nodes there is nothing.
-    const u64 before = sink.node_begin(1, 7);
+    sink.node(1, 7);
     CHECK_EQUAL(capture(123456).id, forward);
-    const u64 inner = sink.node_begin(2, 7);  // a node that evaluates a graph of its own
+    sink.node(2, 7);  // a node that evaluates a graph of its own
     g_has_frames = false;
     CHECK_EQUAL(capture(0).id, other.id);
-    sink.node_end(inner);
+    sink.node(1, 7);
     CHECK_EQUAL(capture(0).id, one.id);
     // A node that the backward pass makes is of the same line.
     sink.forward(4, 1, nullptr);
-    sink.node_end(before);
+    sink.node(0, -1);
     CHECK_EQUAL(capture(0).id, 0u);
+    // While operators are not observed nobody tells that a node has ended.
+    sink.node(1, 7);
+    CHECK_EQUAL(capture(0).id, one.id);
+    memscope_configure("sorts=0");
+    CHECK_EQUAL(capture(0).id, 0u);
+    memscope_configure("sorts=5");
+    CHECK_EQUAL(capture(0).id, 0u);
+    sink.node(1, 7);
+    CHECK_EQUAL(capture(0).id, one.id);
+    sink.node(0, -1);
     g_has_frames = true;
     CHECK_EQUAL(capture_in_node(4, 1).id, one.id);
 }
