@@ -157,6 +157,13 @@ def test_a_change_between_two_operators_is_named_by_both() -> None:
     )
     assert (found.evidence["first_byte"], found.evidence["last_byte"]) == (40, 51)
     assert (found.evidence["before"]["line"], found.evidence["after"]["line"]) == (11, 12)
+    (of_rank,) = found.evidence["per_rank"].values()
+    assert (of_rank["first_byte"], of_rank["last_byte"], of_rank["times"]) == (40, 51, 1)
+    assert found.details == (
+        "before: the end of torch._ops.aten.add.Tensor, at train.py:11 (thread 100)",
+        "after: the beginning of torch._ops.aten.mul.Tensor, at train.py:12 (thread 100)",
+        "beside it: a block of 512 B from train.py:5 that ends 40 bytes before the changed ones",
+    )
     assert found.row is not None
     assert found.row.cells["before_line"] == 11
 
