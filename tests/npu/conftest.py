@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import pytest
-from simulated import DEADLINE_S, npu_environment, why_not
+from simulated import DEADLINE_S, OnNpu, npu_environment, why_not
+
+from msmemscope.collect import torch_ext
 
 HERE = Path(__file__).resolve().parent
 
@@ -26,19 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-class OnNpu(Protocol):
-    def __call__(
-        self, *command: str | Path, cwd: Path | None = None, **changes: str
-    ) -> subprocess.CompletedProcess[str]: ...
-
-
 @pytest.fixture(scope="session")
 def on_npu() -> OnNpu:
-    """Runs ``python COMMAND...`` on the simulated NPUs; keywords are environment variables."""
+    """Runs programs on the simulated NPUs."""
 
-    def run(*command: str | Path, cwd: Path | None = None, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *command: str | Path,
+        under: Sequence[str | Path] = (sys.executable,),
+        cwd: Path | None = None,
+        **changes: str,
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *map(str, command)],
+            [*map(str, under), *map(str, command)],
             cwd=cwd,
             env=npu_environment(**changes),
             stdin=subprocess.DEVNULL,
@@ -49,3 +50,20 @@ def on_npu() -> OnNpu:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def has_observer(on_npu: OnNpu) -> bool:
+    """Is what sees torch's operators built, so that they are there from the first step on?"""
+    if torch_ext.find_compiler() is None:
+        return False
+    built = on_npu("-m", "msmemscope", "build-torch-ext")
+    assert built.returncode == 0, built.stderr
+    return True
+
+
+@pytest.fixture(scope="session")
+def observer(has_observer: bool) -> None:
+    """For a test of operators: skips it where there is no compiler."""
+    if not has_observer:
+        pytest.skip("no C++ compiler, which builds the observer")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -24,6 +27,19 @@ UNSET = (
     "MSTX_",
     "TORCH_DEVICE",
 )
+
+
+class OnNpu(Protocol):
+    """What the fixture `on_npu` does: runs ``python COMMAND...``, or COMMAND under another word than python, to its
+    end. Keywords are environment variables."""
+
+    def __call__(
+        self,
+        *command: str | Path,
+        under: Sequence[str | Path] = (sys.executable,),
+        cwd: Path | None = None,
+        **changes: str,
+    ) -> subprocess.CompletedProcess[str]: ...
 
 
 def why_not() -> str | None:

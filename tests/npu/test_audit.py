@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulated import OnNpu
 
 MIB = 1 << 20
 PROGRAM = """
@@ -33,7 +33,7 @@ LINE = PROGRAM.splitlines().index('def forgotten(): return torch.ones(24 << 20, 
 
 
 @pytest.mark.parametrize("allocator", ["", "expandable_segments:True"])
-def test_what_the_pool_gives_back_did_not_survive(on_npu: Any, tmp_path: Path, allocator: str) -> None:
+def test_what_the_pool_gives_back_did_not_survive(on_npu: OnNpu, tmp_path: Path, allocator: str) -> None:
     program = tmp_path / "engine.py"
     program.write_text(PROGRAM)
 

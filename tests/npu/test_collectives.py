@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from simulated import DEADLINE_S, npu_environment
+from simulated import OnNpu
 
-from msmemscope.collect import torch_ext
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 PROGRAM = Path(__file__).resolve().parents[1] / "job" / "programs" / "collectives.py"
 
 
-def test_a_collective_has_the_same_number_on_all_ranks(tmp_path: Path) -> None:
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
-    environment = npu_environment(NPUSIM_DEVICES="2")
-    tool = [sys.executable, "-m", "msmemscope"]
-    subprocess.run([*tool, "build-torch-ext"], env=environment, timeout=DEADLINE_S, check=True)
-    done = subprocess.run(
-        [*tool, "-o", tmp_path / "out", "--events=launch", "--", sys.executable, PROGRAM, "npu"],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+@pytest.mark.usefixtures("observer")
+def test_a_collective_has_the_same_number_on_all_ranks(on_npu: OnNpu, tmp_path: Path) -> None:
+    tool = ["-m", "msmemscope", "-o", tmp_path / "out", "--events=launch", "--"]
+    done = on_npu(*tool, sys.executable, PROGRAM, "npu", NPUSIM_DEVICES="2")
     assert done.returncode == 0, done.stderr[-4000:]
     (path,) = (tmp_path / "out").glob("run_*")
     run = Run(path)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Any
 
+from simulated import OnNpu
 from truth import fold, read_truth
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "leaky_npu.py"
 
 
-def test_the_planted_leaks_are_found_on_both_cards(on_npu: Any, tmp_path: Path) -> None:
+def test_the_planted_leaks_are_found_on_both_cards(on_npu: OnNpu, tmp_path: Path) -> None:
     truth = read_truth(PROGRAM)
     torchrun = ["torchrun", "--standalone", f"--nproc-per-node={truth.nproc}", PROGRAM]
     done = on_npu("-m", "msmemscope", "--output-path", tmp_path, "--", *torchrun, STEPS=str(truth.steps))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from simulated import DEADLINE_S, ROOT, npu_environment
+from simulated import ROOT, OnNpu
 
 from msmemscope.report.analysed import analyse
 from msmemscope.selftest.case import Expected, differences
@@ -26,17 +25,9 @@ def block(size: int) -> int:
     return (size + 32 + 511) // 512 * 512
 
 
-def test_four_mistakes_of_four_cards(tmp_path: Path) -> None:
+def test_four_mistakes_of_four_cards(on_npu: OnNpu, tmp_path: Path) -> None:
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", PROGRAM, "npu"]
-    done = subprocess.run(
-        [sys.executable, "-m", "msmemscope", "-o", tmp_path / "out", "--", *ranks],
-        env=npu_environment(NPUSIM_DEVICES="4"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = on_npu("-m", "msmemscope", "-o", tmp_path / "out", "--", *ranks, NPUSIM_DEVICES="4")
     assert done.returncode == 0, done.stderr[-4000:]
     (run,) = (tmp_path / "out").glob("run_*")
     small, large = block(64 * KIB), block(MIB // 2)

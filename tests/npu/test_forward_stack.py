@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulated import OnNpu
 
 from msmemscope.analysis.frames import BACKWARD, user_index
 from msmemscope.tables.run import Run
@@ -33,11 +32,8 @@ def line_of(mark: str) -> int:
     return next(at for at, text in enumerate(PROGRAM.splitlines(), 1) if text.endswith(f"# {mark}"))
 
 
-def test_a_gradient_names_the_line_whose_node_made_it(on_npu: Any, tmp_path: Path) -> None:
-    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
-        pytest.skip("no C++ compiler, which builds the observer")
-    built = on_npu("-m", "msmemscope", "build-torch-ext", cwd=tmp_path)
-    assert built.returncode == 0, built.stderr
+@pytest.mark.usefixtures("observer")
+def test_a_gradient_names_the_line_whose_node_made_it(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--events=alloc,free,launch", "--"]

@@ -4,34 +4,25 @@ counts them; and one that only keeps what it has."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
+from simulated import PROGRAMS, OnNpu
 
 PROGRAM = PROGRAMS / "fragmented.py"
 
 
-def found(tmp_path: Path, how: str) -> tuple[list[dict[str, object]], dict[str, int], str]:
+def found(on_npu: OnNpu, tmp_path: Path, how: str) -> tuple[list[dict[str, object]], dict[str, int], str]:
     """Its findings, what torch counted, and what was printed."""
     truth = tmp_path / "truth"
-    done = subprocess.run(
-        [sys.executable, "-m", "msmemscope", "-o", str(tmp_path / "out"), sys.executable, PROGRAM, how, truth],
-        env=npu_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = on_npu("-m", "msmemscope", "-o", tmp_path / "out", sys.executable, PROGRAM, how, truth)
     assert done.returncode == 0, done.stderr[-4000:]
     (summary,) = (tmp_path / "out").glob("run_*/cluster/summary.json")
     return json.loads(summary.read_text())["findings"], json.loads(truth.read_text()), done.stderr
 
 
-def test_the_line_that_pins_segments_is_named_with_the_bytes_that_torch_counts(tmp_path: Path) -> None:
-    findings, truth, printed = found(tmp_path, "keeps")
+def test_the_line_that_pins_segments_is_named_with_the_bytes_that_torch_counts(on_npu: OnNpu, tmp_path: Path) -> None:
+    findings, truth, printed = found(on_npu, tmp_path, "keeps")
     line = next(n for n, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.endswith("# RENEWED"))
     (one,) = [one for one in findings if one["kind"] in ("fragmented_growth", "cached_growth")]
     assert (one["kind"], one["line"], one["bytes"]) == ("fragmented_growth", line, truth["pinned"])
@@ -42,8 +33,8 @@ def test_the_line_that_pins_segments_is_named_with_the_bytes_that_torch_counts(t
     assert "expandable_segments:True" in printed
 
 
-def test_segments_that_are_free_as_a_whole_are_a_note(tmp_path: Path) -> None:
-    findings, truth, _ = found(tmp_path, "leaves")
+def test_segments_that_are_free_as_a_whole_are_a_note(on_npu: OnNpu, tmp_path: Path) -> None:
+    findings, truth, _ = found(on_npu, tmp_path, "leaves")
     (one,) = [one for one in findings if one["kind"] in ("cached_growth", "fragmented_growth")]
     assert (one["kind"], one["bytes"]) == ("cached_growth", truth["cached"])
     assert truth["pinned"] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
+from simulated import PROGRAMS, OnNpu
 
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind, Pool
@@ -32,28 +31,20 @@ class Recorded:
     report: dict[str, dict[str, int]]
 
 
-def watched(place: Path, **changes: str) -> Path:
+def watched(on_npu: OnNpu, place: Path, **changes: str) -> Path:
     """Run the program under the tool, with torch's counters in place/counters; return the run directory."""
-    tool = [sys.executable, "-m", "msmemscope", "-o", place / "out"]
-    done = subprocess.run(
-        [*tool, sys.executable, PROGRAMS / "gpt.py", place / "counters"],
-        env=npu_environment(**changes),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    tool = ["-m", "msmemscope", "-o", place / "out"]
+    done = on_npu(*tool, sys.executable, PROGRAMS / "gpt.py", place / "counters", **changes)
     assert done.returncode == 0, done.stderr[-4000:]
     (run,) = (place / "out").glob("run_*")
     return run
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(on_npu: OnNpu, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Deterministic: no task queue."""
     place = tmp_path_factory.mktemp("gpt")
-    run = watched(place, TASK_QUEUE_ENABLE="0", NPUSIM_REPORT=str(place / "driver-%p.json"))
+    run = watched(on_npu, place, TASK_QUEUE_ENABLE="0", NPUSIM_REPORT=str(place / "driver-%p.json"))
     counters = [json.loads(line) for line in (place / "counters").read_text().splitlines()]
     reports = [json.loads(path.read_text()) for path in place.glob("driver-*.json")]
     (report,) = (one for one in reports if "halMemAlloc" in one["calls"])  # the agent asks dcmi, and has one too
@@ -134,9 +125,9 @@ def test_every_block_of_the_pool_lies_in_a_segment(recorded: Recorded) -> None:
     assert sum(int(line["size"]) for line in lines) == max(said["reserved"] for said in recorded.counters)
 
 
-def test_expandable_segments_are_seen_through_their_handles(tmp_path: Path) -> None:
+def test_expandable_segments_are_seen_through_their_handles(on_npu: OnNpu, tmp_path: Path) -> None:
     """torch_npu reserves addresses and maps physical memory to them: a pool's block leads to the handle behind it."""
-    run = watched(tmp_path, TASK_QUEUE_ENABLE="0", PYTORCH_NPU_ALLOC_CONF="expandable_segments:True")
+    run = watched(on_npu, tmp_path, TASK_QUEUE_ENABLE="0", PYTORCH_NPU_ALLOC_CONF="expandable_segments:True")
     rows = pq.read_table(run / "blocks").to_pylist()
     handles = {row["allocation_id"]: row["size"] for row in rows if row["handle"]}
     assert handles
@@ -166,9 +157,9 @@ def assert_no_byte_twice(blocks: list[dict[str, int]]) -> None:
         alive[row["allocation_id"]] = row
 
 
-def test_devices_are_the_machines_not_the_programs(tmp_path: Path) -> None:
+def test_devices_are_the_machines_not_the_programs(on_npu: OnNpu, tmp_path: Path) -> None:
     """A program that sees cards 2 and 3 calls card 2 npu:0; the pool says 0, the driver 2. Both are recorded as 2."""
-    run = watched(tmp_path, NPUSIM_DEVICES="4", ASCEND_RT_VISIBLE_DEVICES="2,3")
+    run = watched(on_npu, tmp_path, NPUSIM_DEVICES="4", ASCEND_RT_VISIBLE_DEVICES="2,3")
     cards = {(event["pool"], event["device"]) for event in events(run, Pool.HAL, Pool.PTA) if event["device_type"] == 2}
     assert cards == {(Pool.HAL, 2), (Pool.PTA, 2)}
     (process,) = Run(run).processes

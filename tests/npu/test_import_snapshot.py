@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from simulated import OnNpu
 
 from msmemscope.imports.job import Request, import_job
 from msmemscope.report.analysed import analyse
@@ -26,7 +27,7 @@ torch.npu.memory._dump_snapshot(sys.argv[1])
 """
 
 
-def test_what_a_program_keeps_is_found_in_its_snapshot(on_npu: Any, tmp_path: Path) -> None:
+def test_what_a_program_keeps_is_found_in_its_snapshot(on_npu: OnNpu, tmp_path: Path) -> None:
     program, snapshot = tmp_path / "train.py", tmp_path / "snapshot_rank0.pickle"
     program.write_text(PROGRAM)
     ran = on_npu(program, snapshot)

@@ -7,7 +7,6 @@ after each step, printed with the time by the program.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from simulated import npu_environment
+from simulated import OnNpu
 
 from msmemscope.collect.session import hook_library
 from msmemscope.tables.run import Run
@@ -98,21 +97,14 @@ Watched = Callable[..., Outcome]
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
+def watched(on_npu: OnNpu, tmp_path: Path) -> Watched:
     """Runs a program to its end, and waits for what is made of its events."""
 
     def run(program: str, *command: str, status: int = 0, **environment: str) -> Outcome:
         script, output = tmp_path / "program.py", tmp_path / "out"
         script.write_text(program, encoding="utf-8")
-        done = subprocess.run(
-            [*(command or (sys.executable,)), str(script), str(output)],
-            env=npu_environment(**{"TASK_QUEUE_ENABLE": "0", **environment}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        variables = {"TASK_QUEUE_ENABLE": "0", **environment}
+        done = on_npu(script, output, under=command or (sys.executable,), **variables)
         assert done.returncode == status, done.stderr
         return Outcome(done.stdout, done.stderr, Run(finished_run(output)))
 
@@ -205,7 +197,7 @@ def test_launched_under_watch_nothing_changes(watched: Watched, tmp_path: Path) 
     assert not any(event.flags & Flag.SHADOW for event in before)
 
 
-def test_what_is_exported_and_what_is_not(tmp_path: Path) -> None:
+def test_what_is_exported_and_what_is_not(on_npu: OnNpu) -> None:
     """The variables appear with torch_npu, not with torch or the package, and keep what was there."""
     program = """
 import os, sys
@@ -219,14 +211,8 @@ import torch_npu
 seen.append([os.environ.get(name) for name in names])
 print(seen)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=npu_environment(LD_PRELOAD="/lib/not-there.so"),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=LIMIT_S,
-    )
+    done = on_npu("-c", program, LD_PRELOAD="/lib/not-there.so")
+    assert done.returncode == 0, done.stderr
     library = hook_library()
     other = "/lib/not-there.so"
     assert done.stdout.strip() == str([[other, None], [other, None], [f"{library}:{other}", library]])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
+from simulated import PROGRAMS, OnNpu
 
 from msmemscope.analysis.analyzer import tables_of
 from msmemscope.analysis.blocks import fold
@@ -23,19 +21,11 @@ BASE_MIB = 1000
 
 
 @pytest.mark.parametrize("expandable", [False, True])
-def test_the_cards_bytes_add_up_to_what_the_driver_counts(tmp_path: Path, expandable: bool) -> None:
-    command = [sys.executable, "-m", "msmemscope", "--analysis", "ledger,peak,decompose", "-o", tmp_path / "out"]
+def test_the_cards_bytes_add_up_to_what_the_driver_counts(on_npu: OnNpu, tmp_path: Path, expandable: bool) -> None:
+    command = ["-m", "msmemscope", "--analysis", "ledger,peak,decompose", "-o", tmp_path / "out"]
     command += ["torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / "ledger.py", tmp_path / "truth"]
     configuration = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
-    done = subprocess.run(
-        list(map(str, command)),
-        env=npu_environment(NPUSIM_CANN_MEMORY="1", NPUSIM_HBM_BASE_MB=str(BASE_MIB), **configuration),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = on_npu(*command, NPUSIM_CANN_MEMORY="1", NPUSIM_HBM_BASE_MB=str(BASE_MIB), **configuration)
     assert done.returncode == 0, done.stderr[-4000:]
     (path,) = (tmp_path / "out").glob("run_*")
 

@@ -9,9 +9,10 @@ import json
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Any
 
+import pytest
 from dump_files import DumpFile, attr, count, read_dumps
+from simulated import OnNpu
 
 KEPT, GONE = 34, 50  # MiB that torch_npu asks the driver for when it is asked for 32 and 48
 TRAIN = """
@@ -26,7 +27,7 @@ def train():
 """
 
 
-def run(on_npu: Any, place: Path, text: str, *options: str, under: bool = True, **variables: str) -> list[DumpFile]:
+def run(on_npu: OnNpu, place: Path, text: str, *options: str, under: bool = True, **variables: str) -> list[DumpFile]:
     """Runs the program, under the tool with these options, in `place`, and reads upstream's files."""
     program = place / "program.py"
     program.write_text(text)
@@ -51,9 +52,9 @@ def traced(place: Path) -> list[str]:
     return [row.rsplit(",", 4)[0] for row in rows]
 
 
-def test_collecting_by_config_start_and_stop(on_npu: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("observer")
+def test_collecting_by_config_start_and_stop(on_npu: OnNpu, tmp_path: Path) -> None:
     output = tmp_path / "memscopeDumpResults"
-    on_npu("-m", "msmemscope", "build-torch-ext")
     text = f"""{TRAIN}
 import msmemscope
 msmemscope.config(call_stack="c:10,python:5", events="launch,alloc,free", level="0", device="npu",
@@ -77,7 +78,7 @@ msmemscope.stop()
     assert {"START_TRACE", "STOP_TRACE"} <= {row["Event Type"] for row in file.rows}
 
 
-def test_tracing_calls(on_npu: Any, tmp_path: Path) -> None:
+def test_tracing_calls(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope
 msmemscope.tracer.start()
@@ -88,7 +89,7 @@ msmemscope.tracer.stop()
     assert [name for name in traced(tmp_path) if name.endswith("program.py(5): train")] != []
 
 
-def test_ranges_by_record_function(on_npu: Any, tmp_path: Path) -> None:
+def test_ranges_by_record_function(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope
 with msmemscope.RecordFunction("forward_pass"):
@@ -104,7 +105,7 @@ forward_pass(output)
     assert traced(tmp_path) == ["forward_pass", "decorated_pass"]
 
 
-def test_snapshots(on_npu: Any, tmp_path: Path) -> None:
+def test_snapshots(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope
 kept = train()
@@ -119,7 +120,7 @@ msmemscope.take_snapshot(name="test_tuple")
     assert all(int(attr(row)["allocated"]) > 0 for row in file.rows if row["Event"] == "SNAPSHOT")
 
 
-def test_steps(on_npu: Any, tmp_path: Path) -> None:
+def test_steps(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope
 msmemscope.config()
@@ -133,7 +134,7 @@ msmemscope.stop()
     assert [row["Name"] for row in file.rows if row["Event Type"] == "STEP"] == [str(n) for n in range(1, 11)]
 
 
-def test_chosen_steps_of_mstx_ranges_and_what_is_different(on_npu: Any, tmp_path: Path) -> None:
+def test_chosen_steps_of_mstx_ranges_and_what_is_different(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import mstx
 for epoch in range(15):
@@ -169,7 +170,7 @@ def watch_rows(place: Path) -> list[str]:
     return rows
 
 
-def test_watching_a_tensor(on_npu: Any, tmp_path: Path) -> None:
+def test_watching_a_tensor(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope
 torch.npu.synchronize()
@@ -186,7 +187,7 @@ msmemscope.watcher.remove(test_tensor)
     assert before.rpartition(",")[2] == after.rpartition(",")[2]
 
 
-def test_watching_an_address(on_npu: Any, tmp_path: Path) -> None:
+def test_watching_an_address(on_npu: OnNpu, tmp_path: Path) -> None:
     """The manual's 1000 bytes are more than the tensor's block has, which torch_npu rounds to 512."""
     text = f"""{TRAIN}
 import msmemscope
@@ -202,7 +203,7 @@ msmemscope.watcher.remove(test_tensor.data_ptr(), length=1000)
     assert "Warning: 1000 bytes from 0x" in (tmp_path / "stderr").read_text()
 
 
-def test_describing_a_function_a_block_of_code_and_a_tensor(on_npu: Any, tmp_path: Path) -> None:
+def test_describing_a_function_a_block_of_code_and_a_tensor(on_npu: OnNpu, tmp_path: Path) -> None:
     text = f"""{TRAIN}
 import msmemscope.describe as describe
 
@@ -231,7 +232,7 @@ u = torch.empty(1005 * 128, device="npu:0")
     assert not owners[512 * 1006].startswith("test")
 
 
-def test_leaks_between_three_marks(on_npu: Any, tmp_path: Path) -> None:
+def test_leaks_between_three_marks(on_npu: OnNpu, tmp_path: Path) -> None:
     """What is asked of the driver between A and B must be given back before C."""
     text = """
 import torch
@@ -260,7 +261,7 @@ mstx.mark("test", None)
     assert gone["Ptr"] not in said
 
 
-def test_a_command_with_the_watch_of_the_manual(on_npu: Any, tmp_path: Path) -> None:
+def test_a_command_with_the_watch_of_the_manual(on_npu: OnNpu, tmp_path: Path) -> None:
     """Names of operators that the program has not: nothing is watched, and nothing else is different."""
     file = card(
         run(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated import OnNpu
 
 TRAINING = Path(__file__).parent / "models" / "training.py"
 
@@ -37,7 +38,7 @@ def on_each(argument: str, runs: list[str]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def trained(on_npu: Any) -> Trained:
+def trained(on_npu: OnNpu) -> Trained:
     """Return what training.py said in a run of RUNS."""
 
     @functools.cache

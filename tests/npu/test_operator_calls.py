@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from operator_calls import EXPECTED, MISSING_ON_NPU
-
-from msmemscope.collect import torch_ext
+from simulated import OnNpu
 
 CALLS = Path(__file__).resolve().parents[1] / "operator_calls.py"
 # As on a card, where it returns the batch's own figures also when it does not train.
@@ -25,7 +23,7 @@ WAYS = [pytest.param(way, marks=pytest.mark.xdist_group(f"npu-{way}")) for way i
 
 
 @cache
-def recorded(on_npu: Any, way: str) -> dict[str, list[list[str]]]:
+def recorded(on_npu: OnNpu, way: str) -> dict[str, list[list[str]]]:
     done = on_npu(CALLS, way, "npu")
     assert done.returncode == 0, done.stderr
     found: dict[str, list[list[str]]] = json.loads(done.stdout)
@@ -34,7 +32,9 @@ def recorded(on_npu: Any, way: str) -> dict[str, list[list[str]]]:
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name not in MISSING_ON_NPU])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_call_touches_what_it_is_known_to_touch(on_npu: Any, way: str, name: str) -> None:
-    if way == "observer" and torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
+def test_a_call_touches_what_it_is_known_to_touch(
+    on_npu: OnNpu, request: pytest.FixtureRequest, way: str, name: str
+) -> None:
+    if way == "observer":
+        request.getfixturevalue("observer")
     assert [tuple(one) for one in recorded(on_npu, way)[name]] == ON_NPU.get(name, EXPECTED[name])

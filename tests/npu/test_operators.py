@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulated import OnNpu
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_dropout_drops_scales_and_has_the_gradient_of_its_mask(on_npu: Any) -> None:
+def test_dropout_drops_scales_and_has_the_gradient_of_its_mask(on_npu: OnNpu) -> None:
     done = on_npu(PROGRAMS / "dropout.py")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
@@ -24,7 +24,7 @@ def test_dropout_drops_scales_and_has_the_gradient_of_its_mask(on_npu: Any) -> N
         assert measured == pytest.approx(computed, rel=0.01, abs=0.01)
 
 
-def test_a_failing_operator_is_named(on_npu: Any) -> None:
+def test_a_failing_operator_is_named(on_npu: OnNpu) -> None:
     program = "import torch, torch_npu\ntorch.ones(2).npu()[torch.tensor([5]).npu()].cpu()"
     done = on_npu("-c", program)
     assert done.returncode != 0
@@ -33,7 +33,7 @@ def test_a_failing_operator_is_named(on_npu: Any) -> None:
 
 
 @pytest.mark.parametrize("queue", ["0", "1"])
-def test_a_missing_operator_is_named_at_the_line_that_needs_it(on_npu: Any, queue: str) -> None:
+def test_a_missing_operator_is_named_at_the_line_that_needs_it(on_npu: OnNpu, queue: str) -> None:
     program = PROGRAMS / "missing_operator.py"
     done = on_npu(program, TASK_QUEUE_ENABLE=queue)
     assert done.returncode == 0, done.stderr

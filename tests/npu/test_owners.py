@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated import DEADLINE_S, ROOT, npu_environment
+from simulated import ROOT, OnNpu
 
 from msmemscope.analysis.blocks import track
 from msmemscope.analysis.owners import owner_levels
@@ -23,18 +22,12 @@ PROGRAM = ROOT / "tests" / "job" / "programs" / "owned.py"
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [("nano_gpt", "adamw"), ("resnet18", "sgd")])
-def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str, optimizer: str) -> None:
+def test_parts_are_what_the_model_holds_at_every_step(
+    on_npu: OnNpu, tmp_path: Path, model: str, optimizer: str
+) -> None:
     truth = tmp_path / "truth"
-    tool = [sys.executable, "-m", "msmemscope", "--analysis", "decompose", "-o", tmp_path / "out"]
-    done = subprocess.run(
-        [*map(str, tool), sys.executable, str(PROGRAM), model, optimizer, "npu:0", str(truth)],
-        env=npu_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    tool = ["-m", "msmemscope", "--analysis", "decompose", "-o", tmp_path / "out"]
+    done = on_npu(*tool, sys.executable, PROGRAM, model, optimizer, "npu:0", truth)
     assert done.returncode == 0, done.stderr[-4000:]
     (path,) = (tmp_path / "out").glob("run_*")
 

@@ -8,36 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count, read_dumps
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
-
-from msmemscope.collect import torch_ext
+from simulated import PROGRAMS, OnNpu
 
 MARKS_PER_RANK, ITERATIONS, RANKS = 2, 50, 2
 
 
-def shell(tmp_path: Path, line: str, *options: str, **variables: str) -> list[DumpFile]:
+def shell(on_npu: OnNpu, tmp_path: Path, line: str, *options: str, **variables: str) -> list[DumpFile]:
     """Writes `line` into a script and runs it as upstream's tests do: the tool's options stand behind the script. With
     no options the script runs by itself, as under `source msmemscope --load-api-env`."""
     script = tmp_path / "program.sh"
     script.write_text(f"set -e\n{line}\n")
     tool = [sys.executable, "-m", "msmemscope"] if options else []
-    done = subprocess.run(
-        [*tool, "bash", str(script), *options],
-        cwd=tmp_path,
-        env=npu_environment(**variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = on_npu(script, *options, under=[*tool, "bash"], cwd=tmp_path, **variables)
     assert done.returncode == 0, done.stderr[-4000:]
     return read_dumps(tmp_path / "memscopeDumpResults")
 
@@ -126,7 +114,6 @@ def with_report(place: Path) -> dict[str, str]:
 COMMAND_OPTIONS = ("--device=npu,cpu", "--log-level=info", "--call-stack=c,python", "--level=0,1")
 
 
-BUILD_OBSERVER = "python -m msmemscope build-torch-ext >/dev/null"
 run_once = pytest.mark.xdist_group("multirank by command")
 
 
@@ -136,11 +123,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_command(place: Path) -> list[DumpFile]:
+def by_command(on_npu: OnNpu, has_observer: bool, place: Path) -> list[DumpFile]:
     line = torchrun("multirank.py", "--leak", "--counters", str(place / "blocks"))
-    if torch_ext.find_compiler() is not None:
-        line = f"{BUILD_OBSERVER}\n{line}"
-    return shell(place, line, *COMMAND_OPTIONS, **with_report(place))
+    return shell(on_npu, place, line, *COMMAND_OPTIONS, **with_report(place))
 
 
 @run_once
@@ -167,11 +152,10 @@ def test_multirank_command_rows(by_command: list[DumpFile], place: Path) -> None
 
 
 @run_once
+@pytest.mark.usefixtures("observer")
 def test_multirank_command_operators(by_command: list[DumpFile]) -> None:
     """Launches of operators are recorded because --level is given, and every one of them ends."""
     cards = [file for file in by_command if file.device != "cpu"]
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
     starts = count(cards, type="ATEN_START")
     assert starts == count(cards, type="ATEN_END") >= RANKS * ITERATIONS * 20
     # Of every iteration one launch of each; the net has two convolutions.
@@ -181,12 +165,12 @@ def test_multirank_command_operators(by_command: list[DumpFile]) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "db"])
-def test_multirank_by_the_api(tmp_path: Path, file_format: str) -> None:
+def test_multirank_by_the_api(on_npu: OnNpu, tmp_path: Path, file_format: str) -> None:
     """The script switches recording on and off itself; `data_format` is the old name of `format`."""
     keywords = ["events=launch,access,free,alloc", "level=kernel,op", "device=npu,cpu", f"data_format={file_format}"]
     if file_format == "csv":
         keywords.append("call_stack=c,python")
-    files = shell(tmp_path, torchrun("multirank.py", "--leak", "--api", *keywords))
+    files = shell(on_npu, tmp_path, torchrun("multirank.py", "--leak", "--api", *keywords))
     assert {file.path.suffix for file in files} == {f".{file_format}"}
     assert all(file.rows for file in files)
     check_files(files)
@@ -201,9 +185,9 @@ def test_multirank_by_the_api(tmp_path: Path, file_format: str) -> None:
     assert count(files, event="MALLOC", type="HAL") > 0
 
 
-def test_out_of_memory(tmp_path: Path) -> None:
+def test_out_of_memory(on_npu: OnNpu, tmp_path: Path) -> None:
     program = f"{sys.executable} {PROGRAMS / 'out_of_memory.py'}"
-    files = shell(tmp_path, program, "--analysis=oom:5", "--log-level=info", NPUSIM_HBM_MB="4096")
+    files = shell(on_npu, tmp_path, program, "--analysis=oom:5", "--log-level=info", NPUSIM_HBM_MB="4096")
     rows = [row for row in files[0].rows if row["Event"] == "OOM_DETAIL"]  # of the first file found, as upstream looks
     kinds = Counter(row["Event Type"] for row in rows)
     assert set(kinds) == {"OOM_TRIGGER", "OOM_RECENT_ALLOC", "OOM_TOP_ALLOC"}
@@ -231,19 +215,19 @@ def test_out_of_memory(tmp_path: Path) -> None:
         assert int(facts["free"]) < 1 << 30
 
 
-def test_cpu_tensors(tmp_path: Path) -> None:
+def test_cpu_tensors(on_npu: OnNpu, tmp_path: Path) -> None:
     program = f"{sys.executable} {PROGRAMS / 'cpu_tensors.py'}"
-    files = shell(tmp_path, program, "--device=npu,cpu", "--log-level=info", "--level=0,1")
+    files = shell(on_npu, tmp_path, program, "--device=npu,cpu", "--log-level=info", "--level=0,1")
     host = [file for file in files if file.device == "cpu"]
     assert len(host) == 1
     assert count(host, event="MALLOC", type="HOST") > 0
     assert count(host, event="FREE", type="HOST") > 0
 
 
-def test_the_cards_own_figures_stand_on_the_rows_of_a_short_run(tmp_path: Path) -> None:
+def test_the_cards_own_figures_stand_on_the_rows_of_a_short_run(on_npu: OnNpu, tmp_path: Path) -> None:
     """A few hundred milliseconds of work: `process_used` and `device_used` are there from the first row on."""
     program = f"{sys.executable} {PROGRAMS / 'out_of_memory.py'}"
-    files = shell(tmp_path, program, "--analysis=leaks", NPUSIM_HBM_MB="4096")
+    files = shell(on_npu, tmp_path, program, "--analysis=leaks", NPUSIM_HBM_MB="4096")
     (card,) = files
     rows = [attr(row) for row in card.rows if row["Event"] in ("MALLOC", "FREE")]
     told = [facts for facts in rows if "shadow" not in facts]
@@ -255,11 +239,11 @@ def test_the_cards_own_figures_stand_on_the_rows_of_a_short_run(tmp_path: Path) 
     assert all(int(facts["process_used"]) >= int(facts["used"]) > 0 for facts in driver)
 
 
-def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(tmp_path: Path) -> None:
+def test_used_of_pools_is_what_the_rows_add_up_to_with_workspaces(on_npu: OnNpu, tmp_path: Path) -> None:
     """Upstream's own check fails on TASK_QUEUE_ENABLE=2, where it prints the workspace pool as PTA too."""
     log = tmp_path / "counters.jsonl"
     program = f"{sys.executable} {PROGRAMS / 'gpt.py'} {log}"
-    files = shell(tmp_path, program, "--analysis=leaks", "--events=alloc,free", TASK_QUEUE_ENABLE="2")
+    files = shell(on_npu, tmp_path, program, "--analysis=leaks", "--events=alloc,free", TASK_QUEUE_ENABLE="2")
     (card,) = (file for file in files if file.device != "cpu")
     assert check_used(card) > 1000
     assert check_pairs(card) > 500
@@ -271,17 +255,17 @@ INEFFICIENT = ("early_allocation", "late_deallocation", "temporary_idleness")
 
 
 @pytest.mark.parametrize("by_api", [False, True])
-def test_inefficient(tmp_path: Path, by_api: bool) -> None:
+def test_inefficient(on_npu: OnNpu, tmp_path: Path, by_api: bool) -> None:
     """One tensor of 1000 x 1000 floats on npu:0 is used before and after the training alone, so that it is idle for
     thousands of operators. How many blocks of each sort a training has is a matter of its torch and CANN: upstream's
     own counts are, of the first word that a row says, 62 % early, 35 % late and 3 % idle."""
     events = "alloc,free,launch,access"
     if by_api:
         keywords = ["analysis=inefficient", f"events={events}", "level=0,1", "device=npu"]
-        files = shell(tmp_path, torchrun("multirank.py", "--idle", "--api", *keywords))
+        files = shell(on_npu, tmp_path, torchrun("multirank.py", "--idle", "--api", *keywords))
     else:
         options = ("--analysis=inefficient", "--level=0,1", f"--events={events}", "--log-level=info")
-        files = shell(tmp_path, torchrun("multirank.py", "--idle"), *options)
+        files = shell(on_npu, tmp_path, torchrun("multirank.py", "--idle"), *options)
 
     files = [file for file in files if file.device != "cpu"]
     assert len(files) == 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from dump_files import COLUMNS, DumpFile, attr, check_pairs, check_used, count
+from simulated import OnNpu
 from test_smoke import (
-    BUILD_OBSERVER,
     ITERATIONS,
     RANKS,
     check_counts,
@@ -25,8 +25,6 @@ from test_smoke import (
     with_report,
 )
 
-from msmemscope.collect import torch_ext
-
 EVENTS = "alloc,free,launch,access"
 # What upstream looks for in the texts of Attr, once at least.
 OWNERS = (
@@ -35,15 +33,13 @@ OWNERS = (
 )
 
 
-def run(tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> list[DumpFile]:
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
+def run(on_npu: OnNpu, tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> list[DumpFile]:
     line = torchrun(
         "multirank.py",
         *("--leak", "--optimizer", "adam", "--graph-engine", "--counters", str(tmp_path / "blocks"), *words),
     )
     variables = {"NPUSIM_CANN_MEMORY": "1", **with_report(tmp_path)}
-    return shell(tmp_path, f"{BUILD_OBSERVER}\n{line}", *options, **variables)
+    return shell(on_npu, tmp_path, line, *options, **variables)
 
 
 def check_owners(files: list[DumpFile]) -> Counter[str]:
@@ -65,10 +61,11 @@ def check_owners(files: list[DumpFile]) -> Counter[str]:
     return owners
 
 
-def test_decompose_by_the_command(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("observer")
+def test_decompose_by_the_command(on_npu: OnNpu, tmp_path: Path) -> None:
     options = ("--log-level=info", "--analysis=decompose", "--level=0,1", f"--events={EVENTS}")
 
-    files = run(tmp_path, options=options)
+    files = run(on_npu, tmp_path, options=options)
 
     check_owners(files)
     check_marks(files)
@@ -78,8 +75,9 @@ def test_decompose_by_the_command(tmp_path: Path) -> None:
         assert {row["Event Type"] for file in files for row in file.rows if row["Event"] == event} == kinds
 
 
-def test_decompose_by_the_api(tmp_path: Path) -> None:
-    files = run(tmp_path, "--api", "analysis=decompose", f"events={EVENTS}", "level=kernel,op")
+@pytest.mark.usefixtures("observer")
+def test_decompose_by_the_api(on_npu: OnNpu, tmp_path: Path) -> None:
+    files = run(on_npu, tmp_path, "--api", "analysis=decompose", f"events={EVENTS}", "level=kernel,op")
 
     owners = check_owners(files)
     assert owners["PTA"] > RANKS * ITERATIONS * 20

@@ -8,7 +8,8 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any
+
+from simulated import OnNpu
 
 from msmemscope.analysis.findings import format_bytes
 from msmemscope.snapshots import OOM_NAME
@@ -50,7 +51,7 @@ print(json.dumps(said))
 """
 
 
-def test_counters_are_torchs_own(on_npu: Any, tmp_path: Path) -> None:
+def test_counters_are_torchs_own(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
@@ -97,7 +98,7 @@ print(json.dumps(sorted(told)))
 """
 
 
-def test_segments_and_blocks_are_the_allocators(on_npu: Any, tmp_path: Path) -> None:
+def test_segments_and_blocks_are_the_allocators(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PIECES)
     tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
@@ -128,7 +129,7 @@ def test_segments_and_blocks_are_the_allocators(on_npu: Any, tmp_path: Path) -> 
     assert format_bytes(hole) in line
 
 
-def test_running_out_of_memory_takes_one_by_itself(on_npu: Any, tmp_path: Path) -> None:
+def test_running_out_of_memory_takes_one_by_itself(on_npu: OnNpu, tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "out_of_memory.py"
     tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
 
@@ -168,7 +169,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_device_of_another_rank_is_asked_of_it(on_npu: Any, tmp_path: Path) -> None:
+def test_a_device_of_another_rank_is_asked_of_it(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(OTHERS)
     tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]

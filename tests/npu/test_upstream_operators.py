@@ -10,7 +10,6 @@ import csv
 import json
 import re
 import sqlite3
-import subprocess
 import sys
 from collections import Counter
 from difflib import SequenceMatcher
@@ -18,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
-
-from msmemscope.collect import torch_ext
+from simulated import PROGRAMS, OnNpu
 
 Operator = tuple[str, list[tuple[str, str]]]
 """Name; READ or WRITE, and the text of dtype and shape, of each access."""
@@ -51,29 +48,17 @@ HIDDEN_VIEW = "torch._ops.aten._unsafe_view.default"
 pytestmark = pytest.mark.xdist_group("both sides are run once")
 
 
-def python(*words: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=cwd,
-        env=npu_environment(TASK_QUEUE_ENABLE="0"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+def python(on_npu: OnNpu, *words: str | Path, cwd: Path) -> str:
+    done = on_npu(*words, cwd=cwd, TASK_QUEUE_ENABLE="0")
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
+def place(on_npu: OnNpu, observer: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("rows")
-    python("-m", "msmemscope", "build-torch-ext", cwd=place)
     options = ("--collect-mode=deferred", "--events=alloc,free,launch,access", "--level=op,kernel")
-    python("-m", "msmemscope", *options, "-o", place / "out", "--", sys.executable, PROGRAM, "plain", cwd=place)
+    python(on_npu, "-m", "msmemscope", *options, "-o", place / "out", "--", sys.executable, PROGRAM, "plain", cwd=place)
     return place
 
 
@@ -109,8 +94,8 @@ def ours(rows: list[dict[str, str]]) -> list[Operator]:
 
 
 @pytest.fixture(scope="module")
-def upstreams(place: Path) -> list[Operator]:
-    said: list[Any] = json.loads(python(PROGRAM, "upstream", cwd=place).splitlines()[-1])
+def upstreams(on_npu: OnNpu, place: Path) -> list[Operator]:
+    said: list[Any] = json.loads(python(on_npu, PROGRAM, "upstream", cwd=place).splitlines()[-1])
     return [(name, [(how, text) for how, text in touched]) for name, touched in said]
 
 
@@ -134,9 +119,9 @@ def test_the_rows_are_upstreams_but_for_what_is_listed(ours: list[Operator], ups
     assert sum(name == HIDDEN_VIEW for name in our_names) > 0
 
 
-def test_the_database_has_the_same_rows(place: Path, rows: list[dict[str, str]]) -> None:
+def test_the_database_has_the_same_rows(on_npu: OnNpu, place: Path, rows: list[dict[str, str]]) -> None:
     (run,) = (place / "out").glob("run_*")
-    python("-m", "msmemscope", "export", run, "--format", "db", cwd=place)
+    python(on_npu, "-m", "msmemscope", "export", run, "--format", "db", cwd=place)
     (path,) = (place / "out").glob("msmemscope_*_ascend/device_0/dump/memscope_dump_*.db")
     columns = ["Event", "Event Type", "Name", "Timestamp(ns)", "Process Id", "Thread Id", "Device Id", "Ptr"]
     quoted = ", ".join(f'"{column}"' for column in columns)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated import OnNpu
 
 JOB = Path(__file__).resolve().parents[1] / "job" / "programs" / "watch"
 MSE = "torch._ops.aten.mse_loss.default,torch._ops.aten.mse_loss_backward.default"
 
 
-def run(on_npu: Any, output: Path, options: list[str], *program: str | Path, **variables: str) -> Any:
+def run(on_npu: OnNpu, output: Path, options: list[str], *program: str | Path, **variables: str) -> Any:
     command = ["-m", "msmemscope", "--output-path", output, *options, "--", "python", *program]
     done = on_npu(*command, **variables)
     assert done.returncode == 0, done.stderr
@@ -22,7 +23,7 @@ def run(on_npu: Any, output: Path, options: list[str], *program: str | Path, **v
 
 
 @pytest.mark.parametrize("queue", ["0", "1", "2"])
-def test_upstreams_test_of_sums(on_npu: Any, tmp_path: Path, queue: str) -> None:
+def test_upstreams_test_of_sums(on_npu: OnNpu, tmp_path: Path, queue: str) -> None:
     run(on_npu, tmp_path, [f"--watch={MSE}"], JOB / "mse.py", "npu", TASK_QUEUE_ENABLE=queue)
     (file,) = tmp_path.glob("msmemscope_*_ascend/device_0/watch_dump/*")
     assert file.name.startswith("watch_dump_data_check_sum_")
@@ -34,7 +35,7 @@ def test_upstreams_test_of_sums(on_npu: Any, tmp_path: Path, queue: str) -> None
     assert json.loads(summary.read_text())["undeclared_changes"] == 0
 
 
-def test_upstreams_test_of_content(on_npu: Any, tmp_path: Path) -> None:
+def test_upstreams_test_of_content(on_npu: OnNpu, tmp_path: Path) -> None:
     run(on_npu, tmp_path, [f"--watch={MSE},full-content"], JOB / "mse.py", "npu")
     files = list(tmp_path.glob("msmemscope_*_ascend/device_0/watch_dump/*"))
     assert [file.suffix for file in files] == [".bin"] * 55
@@ -42,7 +43,7 @@ def test_upstreams_test_of_content(on_npu: Any, tmp_path: Path) -> None:
     assert [file.stat().st_size for file in named] == [100 * 100 * 4] * 10
 
 
-def test_kernels_are_looked_at_where_they_are_recorded(on_npu: Any, tmp_path: Path) -> None:
+def test_kernels_are_looked_at_where_they_are_recorded(on_npu: OnNpu, tmp_path: Path) -> None:
     run(on_npu, tmp_path, [f"--watch={MSE}", "--level=op,kernel"], JOB / "mse.py", "npu")
     (file,) = tmp_path.glob("msmemscope_*_ascend/device_0/watch_dump/*")
     rows = file.read_text().splitlines()[1:]
@@ -73,7 +74,7 @@ except ValueError as error:
 """
 
 
-def test_bytes_past_their_block_and_of_nobody(on_npu: Any, tmp_path: Path) -> None:
+def test_bytes_past_their_block_and_of_nobody(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(WRONG)
     done = run(on_npu, tmp_path / "out", ["--level=op"], program)
@@ -87,7 +88,7 @@ def test_bytes_past_their_block_and_of_nobody(on_npu: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("queue", ["0", "1"])
-def test_an_operator_that_writes_past_its_tensor_is_named(on_npu: Any, tmp_path: Path, queue: str) -> None:
+def test_an_operator_that_writes_past_its_tensor_is_named(on_npu: OnNpu, tmp_path: Path, queue: str) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler, which builds the operator with the mistake")
