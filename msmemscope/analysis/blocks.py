@@ -177,11 +177,6 @@ class Tracked:
         """Rank of every process, -1 for one that is no rank."""
         return np.array([-1 if p.rank is None else p.rank for p in self.processes], dtype=np.int32)
 
-    @cached_property
-    def site_ranks(self) -> npt.NDArray[np.int32]:
-        """Rank of every site, -1 for those of a process that is no rank."""
-        return np.asarray(self.ranks[self.sites["process"]], dtype=np.int32)
-
 
 def track(run: Run, *, progress: Callable[[int], None] | None = None) -> Tracked:
     """Folds all events of `run` and merges what comes out: for tests and whoever wants nothing but the tables."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from msmemscope.analysis.compare import CompareOptions, Comparison
     from msmemscope.analysis.subjects import Subject, Subjects
 
-MORE, LESS, OPERATORS = "MORE", "LESS", "OPERATORS"
+MORE, OPERATORS = "MORE", "OPERATORS"
 _WHO = ("a", "b", "subject_a", "subject_b")
 COLUMNS = {
     "compare": (*_WHO, "device", "pool", "figure", "a_value", "b_value", "difference", "share"),

@@ -91,15 +91,3 @@ def gap_table(steps: Columns, first_step: int = FIRST_STEP) -> list[PoolGaps]:
             )
         )
     return table
-
-
-def step_changes(steps: Columns) -> dict[str, npt.NDArray[Any]]:
-    """What every complete step from step 1 on left behind (upstream's health lines), in the order of the rows given.
-
-    Columns: process, device_type, device, pool, step, start_bytes, end_bytes and change = end - start, in bytes.
-    """
-    rows = np.flatnonzero(np.asarray(steps["complete"]).astype(bool) & (np.asarray(steps["step"]) >= 1))
-    names = ("process", "device_type", "device", "pool", "step", "start_bytes", "end_bytes")
-    table = {name: np.asarray(steps[name])[rows] for name in names}
-    table["change"] = table["end_bytes"].astype(np.int64) - table["start_bytes"].astype(np.int64)
-    return table

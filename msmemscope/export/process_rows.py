@@ -110,7 +110,6 @@ class ProcessRows:
         self._steps = np.array(sorted(selection.steps | ({0} if facts.by_ends else set())), np.uint32)
         self._chronology = Chronology()
         self._homes: list[str] = []  # Device Ids by their numbers
-        self._number_of_place: dict[int, int] = {}
         self._had_card = False
         self._files: dict[int, DumpFile] = {}
         # Rows of the process for files that are opened later; whether they are of the time until stop().

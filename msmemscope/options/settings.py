@@ -109,24 +109,9 @@ class Config(Facts):
         return "leaks" in self.active_analysis or "oom" in self.active_analysis
 
     @property
-    def driver_leaks(self) -> bool:
-        """Whether blocks of the driver are checked for leaks: not from a run that began in the middle."""
-        return self.looks_for_leaks and self.collect_mode == "immediate"
-
-    @property
     def records_owners(self) -> bool:
         """Whether modules and optimizers are asked what their tensors are."""
         return "decompose" in self.active_analysis
-
-    @property
-    def operator_rows(self) -> bool:
-        """Whether OP_LAUNCH rows (and accesses by framework operators) are wanted."""
-        return "op" in self.level and "launch" in self.dump_events
-
-    @property
-    def kernel_rows(self) -> bool:
-        """Whether KERNEL_LAUNCH rows are wanted."""
-        return "kernel" in self.level and "launch" in self.dump_events
 
     @property
     def sorts(self) -> int:
@@ -146,14 +131,6 @@ class Config(Facts):
             and bool(self.sorts & (1 | 4))
             and (self.operators_given or "access" in self.collect_events or "launch" in self.needed_events)
         ) or self.watch is not None
-
-    def selects_device(self, kind: str, index: int = 0) -> bool:
-        """Whether events of `kind` ("cpu", "npu", "cuda") and `index` are recorded. `auto` takes every
-        accelerator; whether the cpu counts under `auto` depends on there being one, which only the process
-        itself knows, so it is answered with True here."""
-        if "auto" in self.device or kind in self.device:
-            return True
-        return f"{kind}:{index}" in self.device
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Config:

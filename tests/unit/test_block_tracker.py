@@ -790,7 +790,6 @@ def test_track_cuts_the_events_by_ring(batch: int, dictionary: bool, long_turns:
     assert sorted(rows(tracked.steps)) == sorted(wanted_steps(model))
     assert sorted(rows(tracked.anomalies)) == sorted(rows(job.table("anomalies")))
     assert tracked.ranks.tolist() == [4, 5, 4]
-    assert tracked.site_ranks.tolist() == [[4, 5, 4][p] for p in tracked.sites["process"]]
     assert tracked.last_complete_step == {p: (s.step or 0) - 1 for p, s in model.processes.items()}
     assert tracked.first_step == {process: one.facts()["first_step"] for process, one in job.trackers.items()}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from msmemscope.analysis.gaps import Gap, gap_table, step_changes
+from msmemscope.analysis.gaps import Gap, gap_table
 from msmemscope.vocabulary import DeviceType, Pool
 
 MIB = 1 << 20
@@ -87,17 +87,3 @@ def test_a_pool_that_is_empty_has_no_ratio():
 
 def test_no_steps_no_table():
     assert gap_table(steps_table([])) == []
-
-
-def test_step_changes_say_what_each_step_left_behind():
-    table = steps_table(
-        [
-            {"step": 0, "start_bytes": 0, "end_bytes": 70},
-            {"step": 1, "start_bytes": 70, "end_bytes": 90},
-            {"step": 2, "start_bytes": 90, "end_bytes": 60},
-            {"step": 3, "start_bytes": 60, "end_bytes": 0, "complete": False},
-        ]
-    )
-    changes = step_changes(table)
-    assert changes["step"].tolist() == [1, 2]
-    assert changes["change"].tolist() == [20, -30]

@@ -231,38 +231,20 @@ def test_selected_steps_switch_the_leak_analysis_off_and_say_so() -> None:
     parsed = parse_command_line({"steps": "3", "analysis": "leaks,oom,inefficient"})
     assert parsed.config.active_analysis == ("inefficient",)
     assert any("leak analysis" in warning for warning in parsed.warnings)
-    assert not parsed.config.driver_leaks
-
-
-def test_deferred_collection_does_not_check_the_driver_for_leaks() -> None:
-    deferred = parse_command_line({"collect_mode": "deferred"}).config
-    assert deferred.active_analysis == ("leaks",)
-    assert not deferred.driver_leaks
-    assert parse_command_line({}).config.driver_leaks
 
 
 @pytest.mark.parametrize(
-    ("level", "events", "operators", "kernels"),
+    ("level", "events", "sorts"),
     [
-        ("op", "launch", True, False),
-        ("kernel", "launch", False, True),
-        ("op,kernel", "alloc", False, False),
-        ("", "launch", False, False),
+        ("op", "launch", 1),
+        ("kernel", "launch", 2),
+        ("op,kernel", "launch", 3),
+        ("op,kernel", "alloc", 0),
+        ("", "launch", 0),
     ],
 )
-def test_rows_of_launches_need_their_level_and_the_event(
-    level: str, events: str, operators: bool, kernels: bool
-) -> None:
-    config = parse_command_line({"level": level, "events": events}).config
-    assert (config.operator_rows, config.kernel_rows) == (operators, kernels)
-
-
-def test_which_devices_are_selected() -> None:
-    config = parse_command_line({"device": "npu:3,cuda"}).config
-    assert config.selects_device("npu", 3)
-    assert not config.selects_device("npu", 2)
-    assert config.selects_device("cuda", 7)
-    assert not config.selects_device("cpu")
+def test_launches_need_their_level_and_the_event(level: str, events: str, sorts: int) -> None:
+    assert parse_command_line({"level": level, "events": events}).config.sorts & 3 == sorts
 
 
 def test_log_level_beats_verbose_beats_quiet() -> None:
