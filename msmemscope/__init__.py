@@ -84,7 +84,8 @@ def config(**options: str | dict[str, object]) -> None:
     from msmemscope.collect.rank.bootstrap import own_imports
 
     with own_imports:
-        from msmemscope.options.declared import asks_analyses, lacking, parse_keywords, settings_text
+        from msmemscope.options.declared import settings_text
+        from msmemscope.options.given import asks_analyses, lacking, parse_keywords
 
         parsed = parse_keywords(options, _config or _launched_config())
         chosen = parsed.config
@@ -177,7 +178,7 @@ def _session() -> Session:
     import os
 
     from msmemscope.collect.session import SESSION_VARIABLE, Session
-    from msmemscope.options.declared import parse_keywords
+    from msmemscope.options.given import parse_keywords
 
     if directory := os.environ.get(SESSION_VARIABLE):
         return Session.load(directory)

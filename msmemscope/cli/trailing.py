@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msmemscope.options import declared
+from msmemscope.options import declared, given
 from msmemscope.options.declared import Option, OptionError
 
 _OURS = ("--analysis", "--call-stack", "--collect-mode", "--events")  # with a value of ours, nobody else's
@@ -56,7 +56,7 @@ def _understood(word: str) -> bool:
     if option is None or not equals:
         return False
     try:
-        declared.parse_command_line({option.name: value})
+        given.parse_command_line({option.name: value})
     except OptionError:
         return False
     return True

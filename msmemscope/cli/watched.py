@@ -18,8 +18,9 @@ from msmemscope.cli.trailing import could_be_ours, split_trailing
 from msmemscope.collect.nodes import withheld
 from msmemscope.collect.place import choose_place
 from msmemscope.errors import MemscopeError, UsageError
-from msmemscope.options import declared
-from msmemscope.options.declared import Config, Parsed
+from msmemscope.options import declared, given
+from msmemscope.options.declared import Config
+from msmemscope.options.given import Parsed
 from msmemscope.options.settings import LOG_LEVELS
 
 ANALYSIS_OPTIONS = "analysis_options"  # among the values: what was given to options of analyses
@@ -87,17 +88,17 @@ def _parse(values: dict[str, Any]) -> Parsed:
             texts[option.name] = value
         else:
             switches.append(option.name)
-    given = values.get(ANALYSIS_OPTIONS, ())
-    return declared.parse_command_line(texts, switches=switches, old_flags=old_flags, analysis_options=given)
+    of_analyses = values.get(ANALYSIS_OPTIONS, ())
+    return given.parse_command_line(texts, switches=switches, old_flags=old_flags, analysis_options=of_analyses)
 
 
 def _settled(parsed: Parsed) -> Parsed:
     """With what analyses of other packages and options of analyses come to. The usual line has none of them, and does
     not wait for the registry."""
     config = parsed.config
-    if declared.asks_analyses(config):
+    if given.asks_analyses(config):
         config = importlib.import_module("msmemscope.analysis.asked").settle(config)
-    return parsed.replaced(config=config, warnings=(*parsed.warnings, *declared.lacking(config)))
+    return parsed.replaced(config=config, warnings=(*parsed.warnings, *given.lacking(config)))
 
 
 def _tell(parsed: Parsed) -> None:

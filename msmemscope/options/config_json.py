@@ -12,7 +12,8 @@ from typing import cast
 
 from msmemscope.errors import InputError
 from msmemscope.options import grammars
-from msmemscope.options.declared import OPTIONS, Parsed
+from msmemscope.options.declared import OPTIONS
+from msmemscope.options.given import Parsed
 from msmemscope.options.settings import (
     ANALYSES,
     COLLECT_MODES,

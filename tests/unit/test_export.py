@@ -22,7 +22,7 @@ from msmemscope.cli.main import main
 from msmemscope.export import per_device
 from msmemscope.export.lanes import Lanes
 from msmemscope.export.per_device import write_dumps
-from msmemscope.options.declared import parse_command_line, parse_keywords
+from msmemscope.options.given import parse_command_line, parse_keywords
 from msmemscope.options.settings import Config
 from msmemscope.report import upstream_files
 from msmemscope.report.outputs import write_outputs

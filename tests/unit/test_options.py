@@ -26,11 +26,10 @@ from msmemscope.options.declared import (
     BY_NAME,
     OPTIONS,
     OptionError,
-    parse_command_line,
-    parse_keywords,
     settings_text,
 )
 from msmemscope.options.facts import Facts
+from msmemscope.options.given import parse_command_line, parse_keywords
 from msmemscope.options.settings import NO_OUTPUT_ID, Config, Watch
 
 LONG = "x" * 254
@@ -537,7 +536,7 @@ def test_importing_the_options_pulls_in_nothing_else() -> None:
     # -S: without site, so that nothing is there already that the import would have to bring.
     root = Path(msmemscope.__file__).parent.parent
     program = f"import os, sys; sys.path.insert(0, {str(root)!r}); before = set(sys.modules)\n"
-    program += "import msmemscope.options.declared; print(*set(sys.modules) - before)"
+    program += "import msmemscope.options.given; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
     foreign = {name for name in done.stdout.split() if not name.startswith("msmemscope")}
     assert foreign - set(sys.builtin_module_names) <= {"__future__"}  # those that lie in the interpreter cost nothing

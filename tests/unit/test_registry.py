@@ -24,7 +24,7 @@ from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
 from msmemscope.errors import RunError, UsageError
 from msmemscope.folds.host_use import host_series
-from msmemscope.options.declared import lacking, parse_command_line
+from msmemscope.options.given import lacking, parse_command_line
 from msmemscope.options.grammars import parse_analysis
 from msmemscope.options.settings import ANALYSES, ANALYSIS_NEEDS, OWN_ANALYSES, Config
 from msmemscope.report.analysed import analyse
