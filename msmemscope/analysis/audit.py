@@ -39,7 +39,7 @@ from msmemscope.analysis.findings import (
     fold_ranks,
     format_bytes,
     pool_name,
-    scope_of,
+    whose,
 )
 from msmemscope.analysis.live_lines import line_of, place_of
 from msmemscope.analysis.owners import owner_texts
@@ -253,7 +253,6 @@ def _finding(tables: Tables, some: Sequence[_Audited], options: AuditOptions) ->
     worst = max(some, key=lambda one: one.kept)
     survived = worst.kept >= options.min_bytes
     is_bad = survived and any(one.is_sure for audited in some for one in audited.lines if one.sums["kept_bytes"])
-    ranks = tuple(sorted(one.subject.rank for one in some if one.subject.rank is not None))
     top = next((one for one in worst.lines if one.is_card and not one.is_meant and one.sums["kept_bytes"]), None)
     devices = sorted({one.device for audited in some for one in audited.lines if one.is_card})
     found = Finding(
@@ -261,8 +260,7 @@ def _finding(tables: Tables, some: Sequence[_Audited], options: AuditOptions) ->
         headline="SURVIVED" if is_bad else "",
         severity="warning" if is_bad else "info",
         confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, tables.tracked.subjects.ranks),
+        **whose((one.subject for one in some), tables.tracked.subjects.ranks),
         device=_folded(devices),
         pool=top.pool if top is not None else "",
         first_step=min(one.span.first_step for one in some),
@@ -275,7 +273,6 @@ def _finding(tables: Tables, some: Sequence[_Audited], options: AuditOptions) ->
         function=top.function if top is not None and is_bad else "",
         owner=top.owner if top is not None and is_bad else "",
         saving_bytes=sum(one.kept for one in some) if is_bad else 0,
-        processes=tuple(one.subject.name for one in some if one.subject.rank is None),
         evidence={
             "between": list(options.marks),
             "per_rank": {one.subject.key: one.as_json() for one in some},

@@ -23,7 +23,7 @@ from msmemscope.analysis.findings import (
     note_about,
     pool_name,
     ranks_text,
-    scope_of,
+    whose,
 )
 
 if TYPE_CHECKING:
@@ -126,13 +126,11 @@ def _pool_finding(
         main, "peak of"
     )
     top = next((one for one in lines if one.bytes * (b - a) > 0), None)
-    ranks = tuple(sorted(pair.b.subject.rank for pair in pairs if pair.b.subject.rank is not None))
     return Finding(
         kind="more" if is_more else "less",
         severity="warning" if is_more else "info",
         confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, comparison.b.tables.tracked.subjects.ranks),
+        **whose((pair.b.subject for pair in pairs), comparison.b.tables.tracked.subjects.ranks),
         device=_device(place, devices),
         pool=pool_name(place[1], place[0]),
         first_step=min((pair.b.steps[0] for pair in pairs if pair.b.steps), default=0),
@@ -143,7 +141,6 @@ def _pool_finding(
         file=top.line.file if top else "",
         line=top.line.line if top else 0,
         function=top.line.function if top else "",
-        processes=() if ranks else tuple(pair.b.subject.name for pair in pairs),
         headline=MORE if is_more else "",
         sentence=f"{at_the_start(_names(pairs))}: {what} {place_name(place, devices)} {text}{typical}",
         details=(
@@ -277,13 +274,11 @@ def _of_operators(comparison: Comparison, options: CompareOptions) -> Iterator[F
     for pairs in groups.values():
         one = comparison.launches[pairs[0]]
         is_other = one.same < max(one.a, one.b)
-        ranks = tuple(sorted(pair.b.subject.rank for pair in pairs if pair.b.subject.rank is not None))
         yield Finding(
             kind=f"other_{one.word}",
             severity="warning" if is_other else "info",
             confidence=1.0,
-            ranks=ranks,
-            scope=scope_of(ranks, comparison.b.tables.tracked.subjects.ranks),
+            **whose((pair.b.subject for pair in pairs), comparison.b.tables.tracked.subjects.ranks),
             device="",
             pool="",
             first_step=0,
@@ -291,7 +286,6 @@ def _of_operators(comparison: Comparison, options: CompareOptions) -> Iterator[F
             bytes=one.b_net - one.a_net,
             bytes_per_step=0.0,
             blocks=0,
-            processes=() if ranks else tuple(pair.b.subject.name for pair in pairs),
             headline=OPERATORS if is_other else "",
             sentence=f"{at_the_start(_names(pairs))}: {_operator_sentence(comparison, pairs[0], one)}",
             details=tuple(_operator_lines(one, options)),

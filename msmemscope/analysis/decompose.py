@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from msmemscope.analysis.blocks import OwnerTables
 from msmemscope.analysis.decompose_lines import LINE_COLUMNS, LineMoment, line_details, line_rows, owned_by_line
 from msmemscope.analysis.decompose_lines import added as added_lines
 from msmemscope.analysis.decompose_steps import CHANGE_COLUMNS, STEP_COLUMNS, Cells, change_rows, step_rows
-from msmemscope.analysis.findings import Finding, Row, format_bytes, scope_of
+from msmemscope.analysis.findings import Finding, Row, format_bytes, note_about, whose
 from msmemscope.analysis.owner_trees import (
     Path,
     Place,
@@ -99,7 +99,6 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
     job: dict[tuple[str, Place], list[_Moment]] = defaultdict(list)
     for moment in moments:
         job[moment.when, of_job(moment.place)].append(moment)
-    ranks = tuple(tables.tracked.subjects.ranks)
     peaks = {place: some for (when, place), some in job.items() if when == PEAK}
     shown = [place for place, some in peaks.items() if not some[0].of_driver] or list(peaks)
     shown.sort(key=lambda place: (-_bytes_of(peaks[place]), place))
@@ -116,21 +115,14 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
         place: added_lines(pairs for moment, pairs in owned if (moment.when, of_job(moment.place)) == (of_told, place))
         for place in told
     }
+    subjects = tables.tracked.subjects
     return [
-        Finding(
-            kind=KIND,
-            severity="info",
-            confidence=1.0,
-            ranks=ranks,
-            scope=scope_of(ranks, ranks),
-            device="",
-            pool="",
+        replace(
+            note_about(KIND, (), subjects.ranks),
+            **whose(subjects, subjects.ranks),
             first_step=min(steps),
             last_step=max(steps),
             bytes=sum(_bytes_of(peaks[place]) for place in shown),
-            bytes_per_step=0.0,
-            blocks=0,
-            processes=() if ranks else tuple(subject.name for subject in tables.tracked.subjects),
             sentence=f"whose the memory is, {when} each pool: {'; '.join(map(_sentence, told.values()))}{unknown}",
             details=(*_lines(told.values()), *(text for pairs in lines.values() for text in line_details(pairs))),
             evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},

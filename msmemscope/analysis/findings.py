@@ -10,8 +10,9 @@ import linecache
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -171,6 +172,22 @@ def _listed(names: Sequence[str]) -> str:
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
+class Whose(TypedDict):
+    """The fields of a finding that say of whom it is."""
+
+    ranks: tuple[int, ...]
+    scope: str
+    processes: tuple[str, ...]
+
+
+def whose(subjects: Iterable[Subject], job: Iterable[int]) -> Whose:
+    """Of ranks, or where none of the subjects is one, of processes by their names. job: all its ranks."""
+    known = list(subjects)
+    ranks = tuple(sorted({one.rank for one in known if one.rank is not None}))  # a restarted one is there twice
+    processes = () if ranks else tuple(dict.fromkeys(one.name for one in known))
+    return Whose(ranks=ranks, scope=scope_of(ranks, job), processes=processes)
+
+
 def note_about(kind: str, subjects: Iterable[Subject], ranks: Sequence[int]) -> Finding:
     """A remark about some subjects, without figures. ranks: all of the job."""
     subjects = list(subjects)
@@ -219,7 +236,7 @@ def pool_name(pool: int, device_type: int = DeviceType.NONE) -> str:
         kind = Pool(pool)
     except ValueError:
         return ""
-    if device_type == DeviceType.CPU and kind in (Pool.HAL, Pool.CUDA_DRIVER):
+    if device_type == DeviceType.CPU and kind in DRIVER_POOLS:
         return PINNED
     return "" if kind == Pool.NONE else kind.name
 

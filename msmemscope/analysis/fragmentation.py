@@ -39,7 +39,7 @@ from msmemscope.analysis.findings import (
     fold_ranks,
     format_bytes,
     pool_name,
-    scope_of,
+    whose,
 )
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
@@ -236,7 +236,6 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
     subjects = tables.tracked.subjects
     first = some[0]
     members = {id(one): one for one in (subjects.of(growth.process) for growth in some)}.values()
-    ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
     is_fragmented = kind == FRAGMENTED
     pin = first.pins[0] if is_fragmented else None
     total = sum(one.pinned if is_fragmented else one.cached for one in some)
@@ -245,8 +244,7 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
         kind=kind,
         severity="warning" if is_fragmented else "info",
         confidence=0.95,
-        ranks=ranks,
-        scope=scope_of(ranks, subjects.ranks),
+        **whose(sorted(members, key=lambda one: one.name), subjects.ranks),
         device=devices[0] if len(devices) == 1 else device_name(first.device_type, -1),
         pool=pool_name(first.pool, first.device_type),
         first_step=min(one.first_step for one in some),
@@ -259,7 +257,6 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
         line=pin.place[1] if pin else 0,
         function=pin.frame.function if pin and pin.frame else "",
         saving_bytes=total if is_fragmented else 0,
-        processes=() if ranks else tuple(sorted(one.name for one in members)),
         headline="FRAGMENTED" if is_fragmented else "",
     )
     leak = next((one for one in tables.earlier if _is_leak_of(one, found)), None)

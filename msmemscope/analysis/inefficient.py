@@ -38,7 +38,7 @@ from msmemscope.analysis.findings import (
     format_bytes,
     place_of_frame,
     pool_name,
-    scope_of,
+    whose,
 )
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.patterns import DEAD, EARLY, IDLE, LATE, NAMES, REDUNDANT, UNUSED
@@ -219,8 +219,7 @@ def _finding(
 ) -> Finding:
     tracked = tables.tracked
     subjects = {number: tracked.subjects.of(number) for number in sorted(uses)}
-    ranks = tuple(sorted({one.rank for one in subjects.values() if one.rank is not None}))
-    processes = tuple(dict.fromkeys(one.name for one in subjects.values() if one.rank is None))
+    of_whom = whose(subjects.values(), tracked.subjects.ranks)
     several = list(uses.values())
     size = sum(one.bytes + one.shared_bytes for one in several)
     partner = line_of(tuple(tables.stack(partner_py))) if partner_py else None
@@ -237,8 +236,7 @@ def _finding(
         "kind": KIND,
         "severity": "warning",
         "confidence": _ON_HOST if line.device_type == DeviceType.CPU else _CONFIDENCE,
-        "ranks": ranks,
-        "scope": scope_of(ranks, tracked.subjects.ranks),
+        **of_whom,
         "device": _device(line, several),
         "pool": pool_name(line.pool, line.device_type),
         "first_step": min(one.first_step for one in several),
@@ -250,7 +248,6 @@ def _finding(
         "file": frame.file if frame else "",
         "line": frame.line if frame else 0,
         "function": frame.function if frame else "",
-        "processes": processes,
         "saving_bytes": sum(one.saving for one in several),
         "headline": "NOT NEEDED AT THE PEAK",
         "advice": _ADVICE[line.pattern],
@@ -264,7 +261,7 @@ def _finding(
         },
     }
     cells: dict[str, str | int | float] = {
-        "ranks": fold_ranks(ranks),
+        "ranks": fold_ranks(of_whom["ranks"]),
         "pattern": line.pattern,
         **{name: facts[name] for name in ("device", "pool", "file", "line", "function", "first_step", "last_step")},
         "peak_blocks": facts["blocks"],

@@ -15,7 +15,7 @@ from msmemscope.analysis.findings import (
     device_name,
     format_bytes,
     pool_name,
-    scope_of,
+    whose,
 )
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.oom_cause import LEAK, LIMIT, Cause, leaks_of
@@ -42,7 +42,6 @@ def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
         rows, blocks = alive_by_line(live, DeviceType.CPU, tables.stack), int(here.sum())
     use = tables.usage.at(process.ring, "cpu", process.ended_ns)
     step = tracked.reached.get(number, 0)
-    ranks = () if subject.rank is None else (subject.rank,)
     total = sum(row["bytes"] for row in rows)
     evidence: dict[str, Any] = {
         "alive": rows[:lines],
@@ -58,8 +57,7 @@ def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
         headline="OUT OF MEMORY",
         severity="error",
         confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, tracked.subjects.ranks),
+        **whose((subject,), tracked.subjects.ranks),
         device=device_name(DeviceType.CPU, 0),
         pool=pool_name(Pool.HOST, DeviceType.CPU),
         first_step=step,
@@ -76,7 +74,6 @@ def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
         details=tuple(
             f"{format_bytes(row['bytes']):>9} in {row['blocks']:,} blocks from {place_of(row)}" for row in rows[:5]
         ),
-        processes=() if subject.rank is not None else (subject.name,),
     )
     return finding, cause
 

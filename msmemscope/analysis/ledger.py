@@ -20,7 +20,7 @@ import numpy as np
 
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Tables
 from msmemscope.analysis.card_ledger import Alive, PoolLevel, card_ledger
-from msmemscope.analysis.findings import Finding, Row, at_the_start, device_name, format_bytes, scope_of
+from msmemscope.analysis.findings import Finding, Row, at_the_start, device_name, format_bytes, whose
 from msmemscope.analysis.host_ledger import host_ledger
 from msmemscope.analysis.ledger_entries import Entry, Ledger, wrong_sums
 from msmemscope.analysis.subjects import who_cells
@@ -179,14 +179,11 @@ def _unreached(tables: Tables, step: int) -> list[Finding]:
     if step < 0 or not last:
         return []
     subjects = tables.tracked.subjects
-    ranks = tuple(subjects.ranks)
-    found = replace(_finding(tables, (), KIND, severity="info"), ranks=ranks, scope=scope_of(ranks, ranks))
+    found = replace(_finding(tables, (), KIND, severity="info"), **whose(subjects, subjects.ranks))
     known = f"the last that ended is {max(last):,}" if max(last) >= 0 else "none has ended"
-    names = () if ranks else tuple(subject.name for subject in subjects)
     return [
         replace(
             found,
-            processes=names,
             sentence=f"no ledger: nobody came to the end of step {step:,}; {known}.",
             evidence={"fullest": {}, "ledgers": 0},
         )
@@ -196,14 +193,12 @@ def _unreached(tables: Tables, step: int) -> list[Finding]:
 def _finding(tables: Tables, ledgers: Sequence[Ledger], kind: str, *, severity: str, headline: str = "") -> Finding:
     subjects = tables.tracked.subjects
     members = {id(one): one for one in (subjects.of(ledger.process) for ledger in ledgers)}.values()
-    ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
     devices = sorted({ledger.device for ledger in ledgers})
     return Finding(
         kind=kind,
         severity=severity,
         confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, subjects.ranks),
+        **whose(sorted(members, key=lambda one: one.name), subjects.ranks),
         device=devices[0] if len(devices) == 1 else "",
         pool="",
         first_step=max(min((one.step for one in ledgers), default=0), 0),
@@ -211,7 +206,6 @@ def _finding(tables: Tables, ledgers: Sequence[Ledger], kind: str, *, severity: 
         bytes=0,
         bytes_per_step=0.0,
         blocks=0,
-        processes=() if ranks else tuple(sorted(one.name for one in members if one.rank is None)),
         headline=headline,
     )
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, pool_name, scope_of
+from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, pool_name, whose
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.memory_limit import NEAR, is_near
@@ -95,7 +95,6 @@ def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRo
     tracked = tables.tracked
     subjects = {one.number: tracked.subjects.of(one.number) for one in group}
     steps = {one.number: _step_at(tables, one, rows) for one in group}
-    ranks = tuple(sorted({one.rank for one in subjects.values() if one.rank is not None}))
     most = max(group, key=lambda one: one.used)
     per_rank: dict[str, dict[str, int]] = {}
     for one in group:
@@ -116,8 +115,7 @@ def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRo
         headline=HEADLINE,
         severity="warning",
         confidence=1.0,
-        ranks=ranks,
-        scope=scope_of(ranks, tracked.subjects.ranks),
+        **whose(sorted(subjects.values(), key=lambda one: one.name), tracked.subjects.ranks),
         device=_HOST,
         pool=pool_name(Pool.HOST, DeviceType.CPU),
         first_step=min(steps.values()),
@@ -130,7 +128,6 @@ def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRo
         function=alive[0]["function"] if alive else "",
         evidence=evidence,
         advice="Give the group more memory or hold less: at its limit the kernel kills a process without a word.",
-        processes=() if ranks else tuple(sorted({one.name for one in subjects.values()})),
     )
     evidence["text"] = _sentence(finding)
     details = tuple(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,11 @@ from msmemscope.analysis.findings import (
     device_name,
     fold_ranks,
     format_bytes,
+    note_about,
     place_text,
     pool_name,
     ranks_text,
-    scope_of,
+    whose,
 )
 from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.analysis.site_lines import Line, SiteLines
@@ -155,21 +156,16 @@ def judge(tables: Tables, options: PeakOptions) -> list[Finding]:
     shown = [one for one in alike if one.first.pool not in DRIVER_POOLS] or alike
     first = shown[0]
     ranks = tuple(tables.tracked.subjects.ranks)
+    subjects = tables.tracked.subjects
     return [
-        Finding(
-            kind=KIND,
-            severity="info",
-            confidence=1.0,
-            ranks=ranks,
-            scope=scope_of(ranks, ranks),
+        replace(
+            note_about(KIND, (), subjects.ranks),
+            **whose(subjects, subjects.ranks),
             device=device_name(first.first.device_type, first.first.device if len(ranks) < 2 else -1),
             pool=pool_name(first.first.pool, first.first.device_type),
             first_step=min(one.first.step for one in shown),
             last_step=max(one.first.step for one in shown),
             bytes=first.first.bytes,
-            bytes_per_step=0.0,
-            blocks=0,
-            processes=() if ranks else tuple(subject.name for subject in tables.tracked.subjects),
             sentence=_sentence(tables, first, len(shown) - 1),
             details=tuple(_details(first.first)),
             evidence={"pools": [_as_json(tables, one) for one in alike]},

@@ -15,11 +15,12 @@ evidence: stages, in order: {stage, ranks, peak_bytes, end_bytes, predicted_byte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, pool_name, scope_of
+from msmemscope.analysis.findings import Finding, device_name, fold_ranks, format_bytes, note_about, pool_name, scope_of
 from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -69,19 +70,14 @@ def note_on_stages(
     worst = max(out, key=lambda at: beyond[at])
     more = ", ".join(f"stage {order[at]} {format_bytes(int(beyond[at]))}" for at in out)
     return [
-        Finding(
-            kind=STAGES_DIFFER,
-            severity="info",
+        replace(
+            note_about(STAGES_DIFFER, (), job),
             confidence=0.5,
             ranks=ranks,
             scope=scope_of(ranks, job),
             device=device_name(place[0], -1),
             pool=pool_name(place[1], place[0]),
-            first_step=0,
-            last_step=0,
             bytes=int(beyond[worst]),
-            bytes_per_step=0.0,
-            blocks=0,
             evidence={"stages": rows},
             sentence=f"stages 0-{order[-1]} of the pipeline use {said} at the peak; more than layers that are alike "
             f"would need (1F1B, as many micro-batches as stages): {more}.",

@@ -15,7 +15,7 @@ from typing import Any
 
 from msmemscope.analysis.analyzer import Analyzer, Judged, Tables
 from msmemscope.analysis.coverage import BOTH, HEAP, SHARED, UNRECORDED, Coverage
-from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, scope_of
+from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, note_about, scope_of
 
 KIND = "unexplained_growth"
 _CAUSES = {
@@ -64,19 +64,15 @@ def _finding(group: Sequence[Coverage], job: Sequence[int]) -> Finding:
     first = group[0]
     ranks = tuple(sorted({one.rank for one in group if one.rank is not None}))
     by_step = first.per == "step"
-    found = Finding(
-        kind=KIND,
-        severity="info",
-        confidence=1.0,
+    found = replace(
+        note_about(KIND, (), job),
         ranks=ranks,
         scope=scope_of(ranks, job),
         device="cpu",
-        pool="",
         first_step=min(one.first_step or 0 for one in group),
         last_step=max(one.last_step or 0 for one in group),
         bytes=sum(one.grown_bytes or 0 for one in group),
         bytes_per_step=median(map(_rate, group)) if by_step else 0.0,
-        blocks=0,
         processes=tuple(one.process for one in group if one.rank is None),
         advice=_ADVICE[first.cause],
         evidence={"clause": _clause(group), "per_rank": {one.key: one.as_json() for one in group}},
