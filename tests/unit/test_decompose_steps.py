@@ -148,22 +148,25 @@ def test_of_many_processes_the_job_alone_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_changes_of_owners_are_counted() -> None:
-    """Three blocks of nobody are named in steps 2, 3 and 4: the first name is theirs from the beginning, the second
-    is a change."""
-    run = FakeRun([process(1)])
-    place = {"device_type": DeviceType.NPU, "device": 0, "pool": Pool.PTA}
+    """Three blocks of nobody are named in steps 2, 3 and 4, on another rank in steps 3, 4 and 5: the first name is
+    theirs from the beginning, the second is a change."""
+    run = FakeRun([process(1, world_size=2), process(2, rank=1, world_size=2)])
     first, second = run.text("weight"), run.text("frozen")
-    for number in range(3):
-        run.malloc(100 + number, (number + 1) << 30, MIB, **place)
-        run.add(Kind.LABEL_ADDR, 200 + number, ptr=(number + 1) << 30, name=first, aux=5)
-    for number in range(3):
-        step = number + 2
-        run.add(Kind.STEP, 1000 * step, step=step, attr=step)
-        run.add(Kind.LABEL_ADDR, 1000 * step + 1, ptr=(number + 1) << 30, name=second, aux=5, step=step)
+    for ring in (1, 2):
+        place = {"device_type": DeviceType.NPU, "device": ring - 1, "pool": Pool.PTA}
+        for number in range(3):
+            run.malloc(100 + number, (number + 1) << 30, MIB, ring=ring, **place)
+            run.add(Kind.LABEL_ADDR, 200 + number, ring=ring, ptr=(number + 1) << 30, name=first, aux=5)
+        for number in range(3):
+            step = number + 1 + ring
+            run.add(Kind.STEP, 1000 * step, ring=ring, step=step, attr=step)
+            run.add(Kind.LABEL_ADDR, 1000 * step + 1, ring=ring, ptr=(number + 1) << 30, name=second, aux=5, step=step)
     program = Program.__new__(Program)
     program.run = run
     rows = program.rows("decompose_changes")
-    assert [row["scope"] for row in rows] == ["process", "job"]
-    for row in rows:
-        assert (row["before"], row["owner"]) == ("weight", "frozen") or row["blocks"] == 3
-        assert (row["first_step"], row["last_step"], row["blocks"]) == (2, 4, 3)
+    assert {(row["before"], row["owner"]) for row in rows} == {("weight", "frozen")}
+    assert [(row["scope"], row["first_step"], row["last_step"], row["blocks"]) for row in rows] == [
+        ("process", 2, 4, 3),
+        ("process", 3, 5, 3),
+        ("job", 2, 5, 6),
+    ]

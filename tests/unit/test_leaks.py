@@ -531,6 +531,7 @@ def test_what_lost_releases_may_explain_is_not_claimed():
     assert (note.kind, note.ranks, note.evidence["releases"]) == (LOST_RELEASES, (1,), {"1": 24})
     assert note.sentence.startswith("Rank 1: 24 releases were dropped")
     assert note.evidence["unclaimed"] == 1
+    assert "1 call stack seems to grow, by no more blocks than that" in note.sentence
 
 
 def test_a_program_without_ranks():

@@ -322,6 +322,12 @@ def test_what_is_no_pair_of_marks_is_refused(text: str) -> None:
         AuditOptions(between=text)
 
 
+def test_a_limit_is_a_byte_or_more() -> None:
+    assert AuditOptions(min_bytes=1).min_bytes == 1
+    with pytest.raises(ValueError, match="min_bytes takes 1 byte or more"):
+        AuditOptions(min_bytes=0)
+
+
 def test_ever_new_names_cost_as_much_as_a_few() -> None:
     """Each look costs what is alive; eight names may be looked at in a second, whatever they are called."""
     engine = Engine()
