@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from running import Watch
 from watched import THREADS, Account, Watched, analyze, build, wait_for
 
@@ -58,7 +59,7 @@ time.sleep(1)
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("program"))
+    return built_once(tmp_path_factory, "allocate", build)
 
 
 @pytest.fixture

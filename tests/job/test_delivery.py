@@ -22,6 +22,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
+from built_once import built_once
 from rings import ROOT, Job, assert_exactly_once, build_writer, process_entry, stored_numbers, wait_for
 
 from msmemscope._native import RingReader
@@ -41,7 +42,7 @@ MakeJob = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_writer(tmp_path_factory.mktemp("writer"))
+    return built_once(tmp_path_factory, "ring_writer", build_writer)
 
 
 @pytest.fixture

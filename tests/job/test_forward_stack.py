@@ -17,6 +17,7 @@ from msmemscope.vocabulary import Flag, Kind
 pytest.importorskip("torch")
 
 PROGRAM = PROGRAMS / "backward_without_python.py"
+pytestmark = pytest.mark.xdist_group("operators-observer")
 
 
 def line_of(mark: str) -> int:

@@ -14,6 +14,7 @@ from msmemscope.tables.run import Frame, Run
 from msmemscope.vocabulary import Flag, Kind
 
 PROGRAM = PROGRAMS / "native_frames.py"
+pytestmark = pytest.mark.xdist_group("native frames are recorded once")
 SOURCE = """
 static int calls;
 static __attribute__((noinline)) void not_exported(void (*function)(void)) { function(); calls += 1; }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from watched import THREADS, Account, Watched, build, wait_for
 
 CALLS = 20_000
@@ -16,7 +17,7 @@ RETURNS_S = 60.0
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("program"))
+    return built_once(tmp_path_factory, "allocate", build)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from running import LIMIT_S, environment, tool
 from watched import Account, analyze, build
 
@@ -29,7 +30,7 @@ STATUS = 7
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("program"))
+    return built_once(tmp_path_factory, "allocate", build)
 
 
 def watched(program: Path, place: Path) -> str:

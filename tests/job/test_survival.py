@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built_once import built_once
 from watched import THREADS, Account, SmallDisk, Watched, analyze, build, wait_for
 
 CALLS = 20_000
@@ -21,7 +22,7 @@ Start = Callable[..., Watched]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("program"))
+    return built_once(tmp_path_factory, "allocate", build)
 
 
 @pytest.fixture

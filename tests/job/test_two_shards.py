@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import zmq
+from built_once import built_once
 from rings import ROOT, Job, build_writer, wait_for
 
 from msmemscope.aggregate.coordinator import Coordinator
@@ -33,7 +34,7 @@ NODES = {"expected": None, "source": "mpirun does not say", "spans": True}
 
 @pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_writer(tmp_path_factory.mktemp("writer"))
+    return built_once(tmp_path_factory, "ring_writer", build_writer)
 
 
 class Cluster:

@@ -21,6 +21,7 @@ from msmemscope.tables.run import Run
 PROGRAM = PROGRAMS / "lives.py"
 STEPS = 240
 MOMENTS = range(12, STEPS - 1, 6)
+pytestmark = pytest.mark.xdist_group("the program of lives is run once")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from watched import LIMIT_S, THREADS, Account, SmallDisk, Watched, analyze, build, is_gone, wait_for
 
 FAULTS = ("program", "agent", "aggregator", "stop", "supervisor", "node", "fill", "delete")
@@ -33,7 +34,7 @@ RETURNS_S = 60.0
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("program"))
+    return built_once(tmp_path_factory, "allocate", build)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
