@@ -116,7 +116,7 @@ def test_a_line_holds_nothing_at_the_end_of_a_step_before_its_first_block() -> N
     levels = SiteLevels(tables(cards(2, gather(1, 100 * MIB, when=6))).tracked)
     keys = np.unique(levels.keys)
     place = (int(DeviceType.NPU), int(Pool.PTA))
-    before, after = (levels.by_key(1, place, step, keys) for step in (4, 9))
+    before, after = (levels.by_key(1, place, step, keys)[0] for step in (4, 9))
     assert before.sum() == 256 * MIB
     assert sorted((after - before).tolist())[-2:] == [0, 100 * MIB]
 
