@@ -17,6 +17,19 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+LONGEST_HOST = 64
+"""Characters of a host's name within a line: as many as Linux lets one have."""
+
+
+def host_text(name: str) -> str:
+    """A host's name within a line of a report; of a run that somebody else made it may be of any length.
+
+    >>> host_text("node" * 40)[-6:]
+    'denod…'
+    """
+    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
+
+
 def plain_json(value: object) -> object:
     """A decoded JSON document with each of its texts, keys too, made plain."""
     if isinstance(value, str):

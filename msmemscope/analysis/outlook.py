@@ -20,6 +20,7 @@ import numpy.typing as npt
 from msmemscope.analysis.causes import Leak
 from msmemscope.analysis.findings import device_name
 from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.text import host_text
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Outlook:
                 continue
             rank = self._subjects[leak.key].rank
             if leak.device_type == DeviceType.CPU:
-                where = f"host {self._processes[leak.process].host}".rstrip()
+                where = f"host {host_text(self._processes[leak.process].host)}".rstrip()
             else:
                 where = device_name(leak.device_type, leak.device) if rank is None else f"rank {rank}"
             first, latest = (

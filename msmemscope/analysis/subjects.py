@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from msmemscope.text import host_text
+
 if TYPE_CHECKING:
     from msmemscope.tables.process import Process
 
@@ -207,7 +209,7 @@ def _names(processes: Sequence[Process], mains: Mapping[int, object], are_ranks:
         process = processes[main]
         name = nameless.get(main) or name_of(process)
         if not alone:
-            where = f" on {process.host}" if several_hosts and process.host else ""
+            where = f" on {host_text(process.host)}" if several_hosts and process.host else ""
             name += f" [pid {process.pid}{where}]"
         if process.rank is not None and main not in are_ranks:
             name += f" of rank {process.rank}" + (f" (attempt {process.attempt})" if process.attempt else "")

@@ -28,7 +28,7 @@ from msmemscope.report.snapshot_table import snapshot_table
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.report.upstream_blocks import gaps, leaked_blocks
 from msmemscope.tables.run import Run
-from msmemscope.text import plain
+from msmemscope.text import host_text, plain
 
 _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
@@ -174,7 +174,9 @@ def _plain(section: Section) -> Iterator[str]:
 def _job(summary: Summary) -> Section:
     ranks = f"{ranks_text(summary.ranks)} of {summary.world_size}" if summary.ranks else ""
     who = [*([ranks] if ranks else []), *([_few(summary.others)] if summary.others else [])]
-    hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {', '.join(summary.hosts) or 'unknown'}"
+    hosts = (
+        f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {host_text((*summary.hosts, 'unknown')[0])}"
+    )
     processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
     lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]
     if summary.attempts > 1:

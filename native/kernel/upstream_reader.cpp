@@ -95,7 +95,11 @@ void UpstreamReader::row(const std::vector<std::string_view>& cells) {
 bool UpstreamReader::feed(std::string_view bytes) {
     if (is_broken_) return false;
     // Whole rows are read where they lie; what is cut waits for its rest.
+    const std::size_t known = pending_.size();
     pending_.append(bytes);
+    if (ends_ == Ends::UNKNOWN) find_ends();
+    if (ends_ == Ends::CR)
+        std::replace(pending_.begin() + static_cast<std::ptrdiff_t>(known), pending_.end(), '\r', '\n');
     std::string_view left = pending_;
     while (const std::size_t length = record(left, false)) {
         csv_row();
@@ -105,16 +109,30 @@ bool UpstreamReader::feed(std::string_view bytes) {
     pending_.erase(0, pending_.size() - left.size());
     if (pending_.size() > kMostRowBytes) {
         is_broken_ = true;
-        leave_out("it has no end: a quote is not closed");
+        rows_ += has_header_ ? 1 : 0;
+        line_ = lines_;                                  // where it begins
+        const u64 others = std::exchange(left_out_, 0);  // this one is told, whatever was left out before
+        leave_out(pending_.find('"') == std::string::npos ? "it is longer than any row of upstream's, and has no end"
+                                                          : "it has no end: a quote is not closed");
+        left_out_ += others;
     }
     return !is_broken_;
 }
 
 bool UpstreamReader::finish() {
     if (is_broken_) return false;
+    if (ends_ == Ends::UNKNOWN && !pending_.empty() && pending_.back() == '\r') pending_.pop_back();
     if (!pending_.empty() && record(pending_, true) != 0) csv_row();
     pending_.clear();
     return has_header_ && !is_broken_;
+}
+
+// The first end of a line tells those of all.
+void UpstreamReader::find_ends() {
+    const std::size_t at = pending_.find_first_of("\r\n");
+    if (at == std::string::npos || (pending_[at] == '\r' && at + 1 == pending_.size())) return;
+    ends_ = pending_[at] == '\r' && pending_[at + 1] != '\n' ? Ends::CR : Ends::LF;
+    if (ends_ == Ends::CR) std::replace(pending_.begin(), pending_.end(), '\r', '\n');
 }
 
 // Cuts one row into fields_.

@@ -6,7 +6,7 @@
 //
 //   csv      A quote ends a cell only before a comma, the end of the line or of the file: upstream escapes none. Cells
 //            in quotes may hold line breaks. A Name that is not quoted may hold commas: a row with more cells than
-//            columns gets them back.
+//            columns gets them back. Lines end as the first one does: with LF, CR LF or CR.
 //   attr     `{k:v,k:v}` of csv and the JSON text of db: a comma belongs to the value unless a key follows.
 //   dialects columns are found by the names of the header; decimal and hexadecimal pointers, sizes below 0 of a FREE,
 //            MID in the place of owner, `host` in that of cpu: as earlier versions wrote them.
@@ -94,6 +94,8 @@ private:
 #undef X
     };
 
+    enum class Ends : u8 { UNKNOWN, LF, CR };
+    void find_ends();
     std::size_t record(std::string_view bytes, bool is_last);  // its length; 0: it goes on behind the bytes
     void csv_row();
     void use(const Cells& cells);
@@ -115,6 +117,7 @@ private:
     std::array<int, COLUMNS> place_of_{};  // of a column in a row; -1: it is not there
     std::size_t columns_ = 0;
     bool has_header_ = false, is_in_order_ = false, is_broken_ = false;
+    Ends ends_ = Ends::UNKNOWN;  // of lines: CR alone is read as LF
     std::string missing_, pending_;
     std::vector<std::string_view> fields_;
     std::string joined_;

@@ -264,7 +264,8 @@ def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:
         (HEADER.replace("Attr,", "") + "\n", "no column 'Attr'"),
         (HEADER + '\n1,MALLOC,PTA,N/A,1,7,7,0,0x1,"{size', "number of cells"),
         (HEADER + "\n" + "nonsense\n" * 4, "none of its rows can be used; row 1"),
-        (HEADER + '\n1,"' + "x" * (5 << 20), "a quote is not closed"),
+        (HEADER + '\n1,"' + "x" * (5 << 20), r"row 1 \(line 2\): it has no end: a quote is not closed"),
+        (HEADER + '\n1,"a\nb",c\n2,' + "x" * (5 << 20), r"row 2 \(line 4\): it is longer than any row of upstream's"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=why):
@@ -288,6 +289,17 @@ def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no memscope_dump"):
         import_job(Request((tmp_path / "empty",), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_in_other_ways(tmp_path: Path, end: str) -> None:
+    text = leaky(steps=5).save(tmp_path / "memscope_dump_1.csv").read_text()
+    other = tmp_path / "memscope_dump_2.csv"
+    other.write_bytes(text.replace("\n", end).encode())
+    usual, read = read_rows(tmp_path / "memscope_dump_1.csv"), read_rows(other)
+    assert len(read.columns["kind"]) == 20
+    assert (read.left_out, read.columns["kind"].tolist()) == (0, usual.columns["kind"].tolist())
+    assert read.columns["stack_py"].any()
 
 
 def test_damage_gives_an_error_or_rows_and_nothing_else(tmp_path: Path) -> None:
