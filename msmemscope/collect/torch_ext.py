@@ -24,6 +24,7 @@ SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 COMPILERS = ("c++", "g++", "clang++")
 STANDARDS = ("c++17", "c++20")  # the first that this torch's headers compile with
 LIMIT_S = 600.0
+OLDEST = (2, 3)  # torch's major and minor version; before, neither the observer nor the dispatch mode was ever tried
 _LOCK = "lock"
 
 
@@ -43,12 +44,19 @@ class Torch:
 
 
 def torch_of(module: ModuleType) -> Torch:
-    """What `module`, the imported torch, is."""
+    """What `module`, the imported torch, is. Raises MemscopeError when it is older than OLDEST."""
     import hashlib
+    import re
 
-    version = getattr(module, "version", None)
+    version = re.match(r"(\d+)\.(\d+)", str(module.__version__))
+    if version is not None and (int(version[1]), int(version[2])) < OLDEST:
+        raise MemscopeError(
+            f"torch {module.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, the oldest whose operators can be "
+            "recorded; everything else is recorded with it"
+        )
+    module_version = getattr(module, "version", None)
     abi = int(bool(module._C._GLIBCXX_USE_CXX11_ABI))
-    digest = hashlib.sha256(f"{module.__version__}\0{getattr(version, 'git_version', '')}\0{abi}\0".encode())
+    digest = hashlib.sha256(f"{module.__version__}\0{getattr(module_version, 'git_version', '')}\0{abi}\0".encode())
     digest.update(os.uname().machine.encode())
     for name in _source_files():
         digest.update(f"\0{name}\0".encode())

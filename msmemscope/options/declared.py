@@ -146,8 +146,9 @@ OPTIONS: tuple[Option, ...] = (
         default="alloc,free,launch",
         help="Kinds of rows in the per-device files. What an analysis needs is recorded whatever stands here (alloc "
         "and free imply each other, access implies both), but only these are written. launch and access of torch's "
-        "operators are recorded when this option, --level or an analysis asks for them, not by the default alone; "
-        "msmemscope build-torch-ext builds what sees them.",
+        "operators are recorded when this option, --level or an analysis asks for them, not by the default alone as "
+        "upstream does: the default is to cost a step at most 5 %, which operators alone exceed, and they need a "
+        "compiler once. msmemscope build-torch-ext builds what sees them, for torch from 2.3 on.",
         cost="launch and access multiply the number of events; measured in docs/overhead.md",
         field="dump_events",
         api=True,

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,15 @@ import pytest
 from operator_calls import EXPECTED, OF_THE_MODE, STEPS
 from running import LIMIT_S, PROGRAMS, environment
 
+from msmemscope.cli import build_torch_ext
 from msmemscope.collect import torch_ext
+from msmemscope.errors import MemscopeError
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 CALLS = Path(__file__).resolve().parents[1] / "operator_calls.py"
+
+TOO_OLD = "is older than 2.3, the oldest whose operators can be recorded"
 
 pytest.importorskip("torch")
 
@@ -216,6 +221,39 @@ def test_a_profiler_of_the_programs_own_sees_all_and_python_in_an_operator_has_i
     made = [row for row in rows(output) if row["Event"] == "MALLOC" and ",size:3108," in row["Attr"]]
     assert len(made) == 5
     assert all(row["Call Stack(Python)"].split("\n")[0].endswith(": made") for row in made), made
+
+
+def test_a_torch_that_is_too_old_is_named_and_the_program_runs(tmp_path: Path) -> None:
+    directory = tmp_path / "packages" / "torch"
+    directory.mkdir(parents=True)
+    (directory / "__init__.py").write_text(
+        "import types\n__version__ = '2.2.2+cpu'\n_C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=False)\n"
+    )
+    script, cache_directory = tmp_path / "program.py", tmp_path / "cache"
+    script.write_text("import torch, msmemscope\nmsmemscope.step()\nprint(torch.__version__)\n")
+    options = [f"--output-path={tmp_path / 'out'}", "--events=alloc,free,launch,access"]
+    variables = environment(XDG_CACHE_HOME=str(cache_directory), PYTHONPATH=str(directory.parent))
+
+    done = run_quietly([sys.executable, "-m", "msmemscope", *options, "--", sys.executable, str(script)], variables)
+
+    assert (done.returncode, done.stdout.split()) == (0, ["2.2.2+cpu"]), done.stderr
+    assert f"Warning: operators are not recorded: torch 2.2.2+cpu {TOO_OLD}" in done.stderr
+    assert not (cache_directory / "msmemscope" / "torch_ext").exists()
+
+
+@pytest.mark.parametrize("version", ["2.2.2+cpu", "2.2.0a0+git123", "1.13.1"])
+def test_no_observer_is_built_for_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
+
+    with pytest.raises(MemscopeError, match=re.escape(f"torch {version} {TOO_OLD}")):
+        build_torch_ext.command.main([], standalone_mode=False)
+
+
+def test_without_torch_the_builder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(MemscopeError, match=r"^torch cannot be imported .*: run this with the Python of the program$"):
+        build_torch_ext.command.main([], standalone_mode=False)
 
 
 def test_by_default_nothing_is_built_and_no_operator_recorded(tmp_path: Path) -> None:

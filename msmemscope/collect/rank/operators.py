@@ -43,10 +43,10 @@ def watch_operators(session_directory: str, *, at_once: bool = False) -> None:
             _see_at_once(module)
         return
     _decided = True
-    for name in compiled_regions.MODULES:
-        after_import(name, compiled_regions.watch)
     try:
         torch = torch_ext.torch_of(module)
+        for name in compiled_regions.MODULES:
+            after_import(name, compiled_regions.watch)
         if library := torch_ext.built(torch):
             _native.observe_operators(library)
         elif why := torch_ext.refused(torch):
