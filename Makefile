@@ -3,7 +3,7 @@
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
 # for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
-# time), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
+# time), TORCH_VERSIONS (of test-torch-versions), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -14,6 +14,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
+TORCH_VERSIONS ?= 2.3.1 2.6.0 2.9.1
 PIP_ARGS ?=
 JOBS ?= $(shell nproc)
 # One more than cores: tests of services that are stopped, killed or alone mostly wait.
@@ -119,7 +120,7 @@ demo-npu: setup-npu ## the same training with the real torch_npu on two simulate
 
 .PHONY: test
 test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_npu
-	pytest $(PYTEST_JOBS) --ignore tests/npu --ignore tests/frameworks
+	pytest $(PYTEST_JOBS) --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
@@ -162,6 +163,16 @@ setup-mindspore: $(MINDSPORE_INSTALLED) ## make .venv-mindspore with the package
 .PHONY: test-mindspore
 test-mindspore: setup-mindspore ## a real MindSpore under msrun under the tool, on CPU; a minute, and 3 to install
 	PATH=$(abspath $(VENV_MINDSPORE)/bin):$$PATH $(PY_MINDSPORE) -m pytest tests/frameworks/test_mindspore.py
+
+# Each beside the others, in front of the environment's own torch on the path. The wheels for CPU alone are smaller:
+# PIP_ARGS='--index-url ...'.
+.PHONY: test-torch-versions
+test-torch-versions: setup ## operators with other releases of torch (TORCH_VERSIONS), on CPU; up to 5 GB each below build/
+	for version in $(TORCH_VERSIONS); do \
+	  [ -d build/torch-versions/$$version/torch ] || \
+	  { rm -rf build/torch-versions/$$version && $(PIP) install $(PIP_ARGS) --no-compile --target build/torch-versions/$$version torch==$$version; } || exit 1; \
+	done
+	pytest tests/torch_versions
 
 .PHONY: corpus
 corpus: setup ## how often the judge is right about programs whose truth is known, put into docs/verdicts.md; some 10 minutes
