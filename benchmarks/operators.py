@@ -121,9 +121,7 @@ def main() -> None:
     blocks = int(sys.argv[2]) if len(sys.argv) > 2 else BLOCKS
     cores = sorted(os.sched_getaffinity(0))
     output = tempfile.mkdtemp(prefix="msmemscope-bench-")
-    session = Session.create(
-        Config(output_path=output, collect_mode="deferred", ring_mib=64), sys.argv, mode="launched"
-    )
+    session = Session.create(Config(output_path=output, collect_mode="deferred"), sys.argv, mode="launched")
     services = Services(session)
     if len(cores) > 1:
         os.sched_setaffinity(0, {cores[0]})

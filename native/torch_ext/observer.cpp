@@ -225,7 +225,7 @@ void wait_for(c10::Device device, const memscope_running* running) {
 }
 
 // Tells for which node of the graph this call is, which autograd runs. (A callback at nodes would be told the same, but
-// torch then makes up a name for each, which takes longer than many operators.)
+// makes torch do for each node what it does for an operator, and make up its name.)
 bool tell_node(Thread& thread) {
     const bool is_backward = torch::autograd::get_current_graph_task_id() != -1;
     if (!is_backward && !thread.is_in_node) return false;
