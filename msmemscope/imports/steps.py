@@ -199,7 +199,7 @@ def _by_rhythm(processes: Sequence[Imported]) -> Steps:
     sure = min(rhythm.alike for rhythm in rhythms if rhythm is not None)
     text = f"steps were found from the rhythm of the allocations ({sure:.0%} of them are the same from step to step)"
     if len(having) < len(processes):
-        without = [one for one in processes if one not in having]
+        without = [one for one, rhythm in zip(processes, rhythms, strict=True) if rhythm is None]
         text += f"; none in {_names(without)}"
     return Steps(starts, aligned(processes, starts, 1), StepSource.ENGINE, text, rhythms)
 

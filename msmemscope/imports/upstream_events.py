@@ -44,9 +44,11 @@ def processes_of(files: Sequence[Rows], ranks: Sequence[int] = ()) -> list[Impor
     rank. InputError and UsageError name the files."""
     told = list(ranks) if ranks else [_rank_of(one.path) for one in files]
     groups: dict[tuple[Path, int], list[int]] = {}
+    rows = [_rows_by_pid(one) for one in files]
     for at, one in enumerate(files):
-        for pid in np.unique(one.columns["pid"]).tolist():
-            groups.setdefault((_home(one.path), pid), []).append(at)
+        home = _home(one.path)
+        for pid in rows[at]:
+            groups.setdefault((home, pid), []).append(at)
     found: list[Imported] = []
     ranked: dict[int, Path] = {}
     for (_, pid), members in sorted(groups.items(), key=lambda entry: (entry[0][1], str(entry[0][0]))):
@@ -54,7 +56,7 @@ def processes_of(files: Sequence[Rows], ranks: Sequence[int] = ()) -> list[Impor
         if len(several) > 1:
             names = " and ".join(str(files[at].path) for at in members[:2])
             raise UsageError(f"{names} are of one process ({pid}), and of two ranks")
-        process = _process([files[at] for at in members], pid)
+        process = _process([files[at] for at in members], [rows[at][pid] for at in members], pid)
         process.rank = several.pop()
         if process.rank is not None and process.rank in ranked:
             raise UsageError(f"{ranked[process.rank]} and {process.path} are both of rank {process.rank}: give --ranks")
@@ -62,6 +64,14 @@ def processes_of(files: Sequence[Rows], ranks: Sequence[int] = ()) -> list[Impor
             ranked[process.rank] = process.path
         found.append(process)
     return found
+
+
+def _rows_by_pid(file: Rows) -> dict[int, npt.NDArray[np.int64]]:
+    """The rows of every process, in their order: found at once, for there may be thousands of processes."""
+    pid = file.columns["pid"]
+    order = np.argsort(pid, kind="stable")
+    pids, starts = np.unique(pid[order], return_index=True)
+    return dict(zip(pids.tolist(), np.split(order, starts[1:]), strict=True)) if len(pids) else {}
 
 
 def _rank_of(path: Path) -> int | None:
@@ -74,8 +84,8 @@ def _home(path: Path) -> Path:
     return next((one for one in whole.parents if _PROJECT.search(one.name)), whole.parent)
 
 
-def _process(files: list[Rows], pid: int) -> Imported:
-    mine = [one.columns["pid"] == pid for one in files]
+def _process(files: list[Rows], mine: list[npt.NDArray[np.int64]], pid: int) -> Imported:
+    """mine: its rows of each file."""
     _check_twice(files, mine)
 
     def column(name: str) -> npt.NDArray[Any]:
@@ -110,11 +120,11 @@ def _process(files: list[Rows], pid: int) -> Imported:
     return Imported(files[0].path, events, definitions, pid=pid, left_out=left_out, doubts=doubts)
 
 
-def _check_twice(files: list[Rows], mine: list[npt.NDArray[np.bool_]]) -> None:
+def _check_twice(files: list[Rows], mine: list[npt.NDArray[np.int64]]) -> None:
     """InputError when two files have rows of one ID, other than those of no device."""
     ids = []
     for one, chosen in zip(files, mine, strict=True):
-        ids.append(one.columns["id"][chosen & (one.columns["device_type"] != DeviceType.NONE)])
+        ids.append(one.columns["id"][chosen][one.columns["device_type"][chosen] != DeviceType.NONE])
         for other in range(len(ids) - 1):
             both = np.intersect1d(ids[-1], ids[other])
             if len(both):
