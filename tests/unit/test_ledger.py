@@ -197,6 +197,15 @@ def test_a_ledger_that_does_not_add_up_is_an_error_here_and_shown_to_users() -> 
     assert found.sentence == "Rank 0: owners of PTA differ by +14 bytes on npu:0."
 
 
+def test_the_first_sample_of_a_device_is_known_whenever_it_was_taken() -> None:
+    run = FakeRun([process()])
+    run.sample(7 * SECOND, "npu:0", used=2 * GIB, total=64 * GIB)
+    run.sample(5 * SECOND, "npu:0", used=GIB, total=64 * GIB)
+    index = UsageIndex(run)  # type: ignore[arg-type]
+    assert index.first(1, "npu:0").used == GIB
+    assert index.first(1, "npu:1").used is None
+
+
 def test_parts_must_add_up_to_their_sum() -> None:
     entries = [Entry(("card",), 10), Entry(("card", "a"), 4), Entry(("card", "b"), 5)]
     assert wrong_sums(entries) == [Mismatch("parts of card", -1)]

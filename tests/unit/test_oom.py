@@ -12,7 +12,7 @@ from fake_run import SECOND, WALL_OFFSET, FakeRun, frame, process
 from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, track
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding
-from msmemscope.analysis.live_lines import BEFORE
+from msmemscope.analysis.live_lines import BEFORE, place_of
 from msmemscope.folds import incidents
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.ring_fold import COLUMNS
@@ -395,6 +395,13 @@ def test_a_rank_that_the_kernel_killed_takes_the_others_along() -> None:
         "Ranks 1,3 were out of memory, rank 1 first: it was killed by the kernel in step"
     )
     assert "control group had reached its memory limit of 1.0 GiB" in finding.sentence
+
+
+def test_a_line_without_a_file_goes_by_what_else_is_known() -> None:
+    row = {"file": "", "line": 0, "function": "", "native": False, "owner": ""}
+    assert place_of(row | {"function": "hcclAllReduce", "owner": "CANN@HCCL"}) == "hcclAllReduce"
+    assert place_of(row | {"owner": "CANN@HCCL"}) == "CANN@HCCL"
+    assert place_of(row) == "an unknown line"
 
 
 def test_a_limit_of_the_address_space_is_the_cause() -> None:
