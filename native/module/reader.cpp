@@ -13,6 +13,7 @@
 
 #include "module/bindings.h"
 #include "module/gil.h"
+#include "module/os_error.h"
 #include "record/cutter.h"
 #include "record/process.h"
 #include "record/ring.h"
@@ -21,12 +22,6 @@ namespace py = pybind11;
 
 namespace memscope {
 namespace {
-
-[[noreturn]] void throw_os_error(int error, const std::string& path) {
-    errno = error;
-    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
-    throw py::error_already_set();
-}
 
 py::str text_field(const char* text, std::size_t size) {
     PyObject* decoded = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(strnlen(text, size)), "replace");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "module/bindings.h"
+#include "module/os_error.h"
 #include "record/process.h"
 #include "record/ring.h"
 
@@ -12,12 +13,6 @@ namespace py = pybind11;
 
 namespace memscope {
 namespace {
-
-[[noreturn]] void throw_os_error(int error, const std::string& path) {
-    errno = error;
-    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
-    throw py::error_already_set();
-}
 
 template <typename T>
 void take_number(const py::dict& identity, const char* name, T& place) {
