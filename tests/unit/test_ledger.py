@@ -160,8 +160,11 @@ def test_a_residual_is_told_only_where_the_drivers_blocks_were_recorded(has_driv
     run.malloc(SECOND + 1, 0x1000000, 20 * MIB, pool=Pool.CUDA, total=64 * MIB, **gpu)
     run.add(Kind.STEP, 2 * SECOND, step=1, attr=1)
     run.sample(SECOND + 20, "cuda:0", used=9 * GIB, total=64 * GIB, process_used=8 * GIB)
-    run.add(Kind.STEP, 3 * SECOND, step=2, attr=2)
+    for step in (2, 3):
+        run.add(Kind.STEP, (step + 1) * SECOND, step=step, attr=step)
     assert [one.kind for one in told(run)] == ([UNEXPLAINED, KIND] if has_driver else [KIND])
+    (earlier,) = [one for one in find_ledgers(tables(run), 1) if one.device == "cuda:0"]
+    assert earlier.has_driver is has_driver  # by sums alone
 
 
 def test_the_fullest_card_is_told_and_every_ledger_has_its_rows() -> None:
