@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ PACKAGE = Path(msmemscope.__file__).parent
 MODULES = [
     ".".join(["msmemscope", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
     for path in sorted(PACKAGE.rglob("*.py"))
-    if "\n    >>> " in path.read_text(encoding="utf-8")
+    if re.search(r"^ *>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 
 
