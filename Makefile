@@ -178,6 +178,10 @@ test-torch-versions: setup ## operators with other releases of torch (TORCH_VERS
 corpus: setup ## how often the judge is right about programs whose truth is known, put into docs/verdicts.md; some 10 minutes
 	python tests/corpus/evaluate.py --processes $(JOBS) --write docs/verdicts.md
 
+.PHONY: random-jobs
+random-jobs: setup ## RANDOM_JOBS (100) random jobs of each kind, whose drifts and pools are known to the byte; tests have a short form
+	RANDOM_JOBS=$(or $(RANDOM_JOBS),100) pytest $(PYTEST_JOBS) tests/faults/test_random_pools.py
+
 .PHONY: torture
 torture: setup ## TORTURE_ROUNDS (50) of killing every process, filling and deleting the disk at random; tests have a short form
 	TORTURE_ROUNDS=$(TORTURE_ROUNDS) pytest $(PYTEST_JOBS) -s tests/torture

@@ -180,7 +180,8 @@ def _of_process(
     made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
     known = samples if enough else None
     figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
-    if per == "minute" and known is not None and _is_loading(known, begin, max(heard), figures["rss_growth"]):
+    own_growth = (figures["rss_growth"] or 0.0) - (figures["mapped_growth"] or 0.0)
+    if per == "minute" and known is not None and _is_loading(known, begin, max(heard), own_growth):
         figures["cause"] = ""
     return Coverage(
         rank=subject.rank,
@@ -284,11 +285,11 @@ def _grow(
     }
 
 
-def _is_loading(samples: HostSeries, begin: int, now: int, per_minute: float | None) -> bool:
+def _is_loading(samples: HostSeries, begin: int, now: int, per_minute: float) -> bool:
     """Whether a process that began at `begin` may still be loading what it needs."""
-    if now - begin >= LOADING_S * _SECOND_NS or per_minute is None:
+    if now - begin >= LOADING_S * _SECOND_NS:
         return False
-    early = samples.rss[samples.ts <= begin + 60 * _SECOND_NS]
+    early = samples.own[samples.ts <= begin + 60 * _SECOND_NS]
     return per_minute > _LOADING * float(early.max(initial=0))
 
 
