@@ -7,7 +7,10 @@ the kind FRAGMENTED for each line whose blocks pin memory, and a note of the kin
 A pool can give a segment back when no block lies in it. So of the segments that came after the first iteration, those
 with a block in them are pinned: what is free of them is lost to requests that do not fit the holes, and the pool takes
 a new segment. Each segment is charged to the line that holds most of it. Segments that are free as a whole are no
-fragmentation: the pool keeps them for later, and gives them back when it is told (empty_cache).
+fragmentation: the pool keeps them for later, and gives them back when it is told (empty_cache). Nor is what is free in
+segments of other streams: a segment serves the stream for which it was taken alone. Of which stream a segment is only
+snapshots say: where the latest of the device has half of what is free with other streams, it is a note of the kind
+OTHER_STREAMS.
 
 evidence (kind FRAGMENTED):
     per_rank    rank, or name of a process that is none -> reserved_bytes, grown_bytes, allocated_grown_bytes (over the
@@ -51,7 +54,7 @@ from msmemscope.vocabulary import DeviceType
 if TYPE_CHECKING:
     from msmemscope.tables.run import Frame
 
-FRAGMENTED, CACHED = "fragmented_growth", "cached_growth"
+FRAGMENTED, CACHED, OTHER_STREAMS = "fragmented_growth", "cached_growth", "growth_of_streams"
 COLUMNS = (
     *("kind", "ranks", "device", "pool", "reserved_bytes", "grown_bytes", "grown_per_step", "allocated_grown_bytes"),
     *("file", "line", "function", "pinned_bytes", "segments", "cached_bytes"),
@@ -109,6 +112,22 @@ class Growth:
     allocated_grown: int
     pins: tuple[Pin, ...] = ()
     cached: int = 0
+    streams: int = 0
+    """As the latest snapshot has them; 0 where there is none."""
+    of_streams: int = 0
+    """Free in segments of other streams than the one that holds most."""
+
+    @property
+    def kind(self) -> str:
+        """What it is; "" where nothing explains half of the growth."""
+        if self.of_streams >= _MOST * max(self.pinned + self.cached, self.grown):
+            return OTHER_STREAMS
+        return FRAGMENTED if self.pinned >= _MOST * self.grown else CACHED if self.cached >= _MOST * self.grown else ""
+
+    @property
+    def told(self) -> int:
+        """Bytes of that kind."""
+        return {FRAGMENTED: self.pinned, CACHED: self.cached, OTHER_STREAMS: self.of_streams}.get(self.kind, 0)
 
     @property
     def pinned(self) -> int:
@@ -122,14 +141,10 @@ def judge(tables: Tables, options: FragmentationOptions) -> list[Finding]:
     for growth in _growths(tables, options.min_bytes):
         one = _explained(tables, growth)
         subject = tables.tracked.subjects.of(one.process)
-        kind = FRAGMENTED if one.pinned >= _MOST * one.grown else CACHED if one.cached >= _MOST * one.grown else ""
-        if kind:
+        if kind := one.kind:
             place = one.pins[0].place if kind == FRAGMENTED else ("", 0)
             causes[kind, one.device_type, one.pool, subject.rank is None, place].append(one)
-    found = [
-        _finding(tables, str(key[0]), sorted(some, key=lambda one: -one.pinned - one.cached))
-        for key, some in causes.items()
-    ]
+    found = [_finding(tables, str(key[0]), sorted(some, key=lambda one: -one.told)) for key, some in causes.items()]
     return sorted(found, key=lambda one: (one.is_note, -one.bytes))
 
 
@@ -189,7 +204,22 @@ def _explained(tables: Tables, growth: Growth) -> Growth:
     mine = segments["pool"] == growth.pool
     used = int(segments["size"][mine & (segments["device"] == growth.device)].sum())
     cached = min(int(segments["size"][new & (segments["blocks"] == 0)].sum()), max(growth.reserved - used, 0))
-    return replace(growth, pins=tuple(_pins(tables, growth, live, layout.segment, segments, new & mine)), cached=cached)
+    streams, of_streams = _streams(tables, growth)
+    pins = tuple(_pins(tables, growth, live, layout.segment, segments, new & mine))
+    return replace(growth, pins=pins, cached=cached, streams=streams, of_streams=of_streams)
+
+
+def _streams(tables: Tables, growth: Growth) -> tuple[int, int]:
+    """Streams of the pool, and what is free in segments of all but the one that holds most, by the latest snapshot of
+    the device within the steps that were looked at."""
+    place = growth.device_type, growth.device, growth.pool
+    known = [
+        one
+        for one in tables.tracked.snapshots.get(growth.process, ())
+        if (one.device_type, one.device, one.pool) == place and one.step > growth.first_step
+    ]
+    latest = max(known, key=lambda one: one.ts, default=None)
+    return (latest.streams, latest.other_free) if latest is not None else (0, 0)
 
 
 def _pins(
@@ -238,7 +268,7 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
     members = {id(one): one for one in (subjects.of(growth.process) for growth in some)}.values()
     is_fragmented = kind == FRAGMENTED
     pin = first.pins[0] if is_fragmented else None
-    total = sum(one.pinned if is_fragmented else one.cached for one in some)
+    total = sum(one.told for one in some)
     devices = sorted({device_name(one.device_type, one.device) for one in some})
     found = Finding(
         kind=kind,
@@ -267,7 +297,7 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
     }
     found = replace(found, evidence=evidence, row=_row(found, first, some))
     if not is_fragmented:
-        return replace(found, sentence=_cached(found, first))
+        return replace(found, sentence=(_cached if kind == CACHED else _of_streams)(found, first))
     return replace(
         found,
         sentence=_fragmented(found, first, leak),
@@ -300,6 +330,15 @@ def _cached(found: Finding, first: Growth) -> str:
     return (
         f"{_grows(found, first)}, what is allocated of it does not, and it is not fragmented: "
         f"{format_bytes(first.cached)} are whole segments that the pool keeps for later; empty_cache() gives them back."
+    )
+
+
+def _of_streams(found: Finding, first: Growth) -> str:
+    others = f"{first.streams - 1:,} other stream{'' if first.streams == 2 else 's'}"
+    return (
+        f"{_grows(found, first)}, what is allocated of it does not, and it is not fragmented: "
+        f"{format_bytes(first.told)} are free in segments of {others}, which serve these alone. "
+        "Use the same few streams in all steps; empty_cache() gives back what is free as a whole."
     )
 
 

@@ -7,6 +7,7 @@ out, never guessed.
     TOO_LARGE       the request alone is larger than the device
     LIMIT           the process may not map as much (RLIMIT_AS), or its control group is full
     LEAK            it did not fit into what was free, and with what has leaked it would have
+    OTHER_STREAM    the pool has as many free bytes, but of other streams, as a snapshot at the failure says
     FRAGMENTED      the pool has as many free bytes in its segments, but not in one piece
     REFUSED         the device has as many bytes free, and a tenth of it more, of which the request is no half: a limit
                     of the pool, or what the driver does not say
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject
     from msmemscope.analysis.usage import DeviceUse
     from msmemscope.folds.incidents import Incident
+    from msmemscope.folds.snapshots import PoolSnapshot
 
-TOO_LARGE, LIMIT, LEAK, FRAGMENTED = "too_large", "limit", "leak", "fragmented"
+TOO_LARGE, LIMIT, LEAK, FRAGMENTED, OTHER_STREAM = "too_large", "limit", "leak", "fragmented", "other_stream"
 REFUSED, NEIGHBOUR, LARGE_REQUEST, FULL = "refused", "neighbour", "large_request", "full"
 
 _MUCH = 10  # a device has so many times what others may hold on it without a word: contexts, libraries
@@ -62,6 +64,8 @@ class Facts:
     others_at_first: int | None = None
     device_free: int | None = None
     """As the driver itself said at the failure; a sample may be too old to say what was free."""
+    snapshot: PoolSnapshot | None = None
+    """Of the device's pool, taken at the failure."""
     own: int = 0
     """Bytes of the device that are the process's: what it has of the driver, as it was recorded or sampled, at least
     what its pools say they have."""
@@ -69,7 +73,7 @@ class Facts:
 
 def cause_of(incident: Incident, facts: Facts) -> Cause:
     """The first that applies."""
-    for look in (_too_large, _limit, _leak, _fragmented, _refused, _neighbour, _large_request):
+    for look in (_too_large, _limit, _leak, _other_stream, _fragmented, _refused, _neighbour, _large_request):
         found = look(incident, facts)
         if found is not None:
             return found
@@ -125,6 +129,23 @@ def _leak(incident: Incident, facts: Facts) -> Cause | None:
     return Cause(
         LEAK, clause, advice, {"leaked_bytes": leaked, "largest_leak": first.place, "largest_leak_bytes": size}
     )
+
+
+def _other_stream(incident: Incident, facts: Facts) -> Cause | None:
+    """A pool gives what is free of a segment to the segment's stream alone."""
+    one = facts.snapshot
+    if one is None or one.reserved - one.allocated < incident.asked:
+        return None
+    if one.other_largest < incident.asked and one.reserved - one.allocated - one.other_free >= incident.asked:
+        return None
+    if not one.other_free:
+        return None
+    free = format_bytes(one.other_free)
+    clause = (
+        f"{free} that are free in the pool are of {one.streams - 1:,} other stream{'' if one.streams == 2 else 's'}"
+    )
+    advice = f"Work on fewer streams, or call empty_cache() before: {free} of the pool serve other streams alone."
+    return Cause(OTHER_STREAM, clause, advice, {"other_free": one.other_free, "other_largest": one.other_largest})
 
 
 def _fragmented(incident: Incident, facts: Facts) -> Cause | None:

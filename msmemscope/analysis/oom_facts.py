@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
     from msmemscope.analysis.oom_episodes import Failed
     from msmemscope.folds.incidents import Failure, Incident
+    from msmemscope.folds.snapshots import PoolSnapshot
 
 Rows = tuple[dict[str, Any], ...]
+_AT_FAILURE_NS = 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,20 @@ def scene_of(tables: Tables, one: Failed, lines: int) -> Scene:
         others_at_first=_others_at_first(tables.usage.first(incident.ring, device)),
         device_free=exact[1] - exact[0] if exact is not None else None,
         own=own,
+        snapshot=_snapshot(tables, one, incident),
     )
     return Scene(alive, _owners(tables, one, incident, lines), pools, use, others, cause_of(incident, facts))
+
+
+def _snapshot(tables: Tables, one: Failed, incident: Incident) -> PoolSnapshot | None:
+    """What the pool of the device was like at the failure, where somebody looked."""
+    near = [
+        snapshot
+        for snapshot in tables.tracked.snapshots.get(one.process, ())
+        if (snapshot.device_type, snapshot.device) == (incident.device_type, incident.device)
+        and abs(snapshot.ts - incident.first.ts) < _AT_FAILURE_NS
+    ]
+    return min(near, key=lambda snapshot: abs(snapshot.ts - incident.first.ts), default=None)
 
 
 def failure_with_stack(incident: Incident, stack: StackOf) -> Failure:

@@ -14,6 +14,7 @@ from msmemscope.vocabulary import Kind
 
 Table = dict[str, Any]
 
+MAX_STREAMS = 64  # of a snapshot; the segments of further ones count as those of one
 MAX_SNAPSHOTS = 256  # names and devices of a process; of more, the later ones are counted alone
 SNAPSHOT_KINDS = (Kind.SNAPSHOT, Kind.SNAPSHOT_SEGMENT)
 
@@ -24,6 +25,8 @@ class PoolSnapshot:
 
     segments, blocks: 0 where the allocator does not tell them. largest_free: of the largest free block in any segment.
     split_free: free in segments of which something else is given out, so that they cannot go back to the driver.
+    streams: that own segments, each of which serves its stream alone. other_free, other_largest: free, and the largest
+    free block, in the segments of all streams but the one that has been given most.
     """
 
     name: int  # string id
@@ -39,6 +42,18 @@ class PoolSnapshot:
     blocks: int = 0
     largest_free: int = 0
     split_free: int = 0
+    streams: int = 0
+    other_free: int = 0
+    other_largest: int = 0
+
+
+@dataclass
+class _Stream:
+    """What the segments of one stream have given out, and what is free in them. Bytes."""
+
+    used: int = 0
+    free: int = 0
+    largest: int = 0
 
 
 class SnapshotFold:
@@ -46,6 +61,7 @@ class SnapshotFold:
 
     def __init__(self) -> None:
         self._latest: dict[tuple[int, int, int], PoolSnapshot] = {}
+        self._streams: dict[tuple[int, int, int], dict[int, _Stream]] = {}  # of the latest of each
         self.left_out = 0
 
     def take(self, columns: Table, rows: list[int]) -> None:
@@ -58,6 +74,7 @@ class SnapshotFold:
                 if before is None and len(self._latest) == MAX_SNAPSHOTS:
                     self.left_out += 1
                     continue
+                self._streams[key] = {}
                 self._latest[key] = PoolSnapshot(
                     *key,
                     pool=one["pool"],
@@ -68,6 +85,7 @@ class SnapshotFold:
                     taken=1 if before is None else before.taken + 1,
                 )
             elif before is not None:
+                self._add_to_stream(self._streams[key], one)
                 self._latest[key] = replace(
                     before,
                     segments=before.segments + 1,
@@ -78,7 +96,30 @@ class SnapshotFold:
 
     def tables(self) -> tuple[PoolSnapshot, ...]:
         """In the order of their first ones."""
-        return tuple(self._latest.values())
+        return tuple(_with_streams(one, list(self._streams[key].values())) for key, one in self._latest.items())
+
+    @staticmethod
+    def _add_to_stream(streams: dict[int, _Stream], segment: dict[str, int]) -> None:
+        number = segment["attr"]
+        if number not in streams and len(streams) == MAX_STREAMS:
+            number = next(reversed(streams))
+        stream = streams.setdefault(number, _Stream())
+        stream.used += segment["used"]
+        stream.free += segment["size"] - segment["used"]
+        stream.largest = max(stream.largest, segment["total"])
 
 
-_READ = ("kind", "name", "device_type", "device", "pool", "ts", "step", "used", "total", "size", "aux")
+def _with_streams(snapshot: PoolSnapshot, streams: list[_Stream]) -> PoolSnapshot:
+    if not streams:
+        return snapshot
+    main = max(streams, key=lambda one: one.used)
+    others = [one for one in streams if one is not main]
+    return replace(
+        snapshot,
+        streams=len(streams),
+        other_free=sum(one.free for one in others),
+        other_largest=max((one.largest for one in others), default=0),
+    )
+
+
+_READ = ("kind", "name", "device_type", "device", "pool", "ts", "step", "used", "total", "size", "aux", "attr")

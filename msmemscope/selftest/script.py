@@ -238,9 +238,20 @@ class Process:
             device=block.device,
         )
 
-    def launch(self, kernel: str) -> None:
+    def launch(self, kernel: str, *, stream: int = 0) -> None:
         """A kernel is started on the process's card."""
-        self.event(Kind.KERNEL_LAUNCH, name=self.text(kernel), device_type=self.device_type, device=self.device)
+        place = {"device_type": self.device_type, "device": self.device}
+        self.event(Kind.KERNEL_LAUNCH, name=self.text(kernel), ptr=stream, **place)
+
+    def look(self, name: str, segments: Sequence[tuple[int, int, int]]) -> None:
+        """A snapshot of the pool of the process's card. segments: stream, bytes, and bytes of it given out, which lie
+        in one piece."""
+        place = {"pool": _POOL_OF[self.device_type], "device_type": self.device_type, "device": self.device}
+        size, used = (sum(one[at] for one in segments) for at in (1, 2))
+        self.event(Kind.SNAPSHOT, name=self.text(name), used=used, total=size, ptr=used, size=size, **place)
+        for number, (stream, size, used) in enumerate(segments):
+            self.event(Kind.SNAPSHOT_SEGMENT, name=self.text(name), ptr=(number + 1) << 30, size=size, used=used,
+                       total=size - used, attr=stream, aux=1 + (used < size), **place)  # fmt: skip
 
     def mark(self, text: str, *, asks: bool = False) -> None:
         """A mark of mstx; asks: of msmemscope.mark()."""

@@ -104,3 +104,19 @@ def a_pool_that_grows_with_its_blocks(job: Script) -> None:
         rank.alloc(10 * MIB, place("train.py:72"), ptr=segment.ptr, reserved=BEFORE + (n + 1) * SEGMENT)
 
     train(job.rank(), each, steps=STEPS)
+
+
+@clean(
+    "fragmentation",
+    note("growth_of_streams", ranks=(0,), bytes=(STEPS - 1) * SEGMENT, per_step=SEGMENT, says=("23 other streams",)),
+)
+def a_stream_of_its_own_in_each_step(job: Script) -> None:
+    """Its segment serves no other: free, and neither fragmented nor of use."""
+    rank = job.rank()
+
+    def each(rank: Process, n: int) -> None:
+        takes_and_leaves(rank, n)
+        if n == STEPS - 1:
+            rank.look("at the end", [(0, BEFORE, 100 * MIB), *((one, SEGMENT, 0) for one in range(1, STEPS))])
+
+    train(rank, each, steps=STEPS)

@@ -160,6 +160,44 @@ def idle_over_the_peak(job: Script) -> None:
     rank.free(block)
 
 
+def on_stream(rank: Process, stream: int, *blocks: Block, write: bool = False) -> None:
+    """An operator whose kernel runs on a stream."""
+    with rank.op("aten::add"):
+        for block in blocks:
+            rank.access(block, write=write)
+        rank.launch("Add", stream=stream)
+
+
+@fault("inefficient", told("temporary_idleness"), check=floor(LARGE + SMALLER, SIZE))
+def idle_while_another_stream_works(job: Script) -> None:
+    """The order is the host's, over all streams: what one of them waits to use is not needed meanwhile."""
+    (rank,) = asked(job)
+    block, other = make(rank, SIZE, HERE), make(rank, SMALLER, OTHER)
+    on_stream(rank, 1, block, write=True)
+    on_stream(rank, 2, other, write=True)
+    for _ in range(MANY):
+        on_stream(rank, 2, other)
+    peak(rank, other)
+    on_stream(rank, 1, block)
+    on_stream(rank, 2, other)
+    rank.free(block)
+    rank.free(other)
+
+
+@clean("inefficient", check=floor(LARGE + 2 * SIZE, 0))
+def two_streams_that_take_turns(job: Script) -> None:
+    (rank,) = asked(job)
+    blocks = {stream: make(rank, SIZE, HERE) for stream in (1, 2)}
+    for stream, block in blocks.items():
+        on_stream(rank, stream, block, write=True)
+    for turn in range(MANY):
+        on_stream(rank, 1 + turn % 2, blocks[1 + turn % 2])
+    peak(rank, *blocks.values())
+    for stream, block in blocks.items():
+        on_stream(rank, stream, block)
+        rank.free(block)
+
+
 @fault("inefficient", told("temporary_idleness"), check=floor(LARGE, SIZE))
 def idle_until_the_end_and_never_freed(job: Script) -> None:
     (rank,) = asked(job)

@@ -157,6 +157,30 @@ def free_in_pieces(job: Script) -> None:
     fails(rank, 100 * MIB, used=64 * GIB - MIB)
 
 
+@fault("oom", caused(0, 100 * MIB, "cause: 112 MiB that are free in the pool are of 1 other stream"))
+def free_in_a_segment_of_another_stream(job: Script) -> None:
+    """As many bytes as are asked for, in one piece, but of the stream that copies."""
+    rank = job.rank()
+    train(rank)
+    pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
+    for piece in pieces[1:]:
+        rank.free(piece, reserved=128 * MIB)
+    rank.look("oom", [(0, 16 * MIB, 16 * MIB), (7, 112 * MIB, 0)])
+    fails(rank, 100 * MIB, used=64 * GIB - MIB)
+
+
+@fault("oom", out((0,), 100 * MIB, evidence={"cause.name": "fragmented"}))
+def free_in_pieces_of_the_same_stream(job: Script) -> None:
+    """The snapshot has no other stream with what is asked for."""
+    rank = job.rank()
+    train(rank)
+    pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
+    for piece in pieces[1:]:
+        rank.free(piece, reserved=128 * MIB)
+    rank.look("oom", [(0, 32 * MIB, 16 * MIB), *(((0, 16 * MIB, 0),) * 6), (7, 2 * MIB, MIB)])
+    fails(rank, 100 * MIB, used=64 * GIB - MIB)
+
+
 @fault("oom", caused(0, 8 * GIB, "cause: others held 40 GiB of the device, 40 GiB more than at the start"))
 def a_neighbour_came_meanwhile(job: Script) -> None:
     rank = job.rank()
