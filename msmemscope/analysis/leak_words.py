@@ -220,6 +220,9 @@ def _leak_sentence(finding: Finding) -> str:
         total += f", since step {finding.first_step:,}"
     parts.append(total)
     parts += _held_by(finding)
+    if ran_out := evidence.get("ran_out"):
+        limit = format_bytes(ran_out["limit"])
+        parts.append(f"{ran_out['on']} ran out in step {ran_out['step']:,}: it may map {limit} in all (RLIMIT_AS)")
     full = evidence.get("full_at_step")
     if full is not None and full - finding.last_step <= _FORESEEN * steps:
         unit = 10 ** max(len(str(full)) - 2, 0)

@@ -27,6 +27,8 @@ Keys of `evidence`, of those kinds:
                     that were looked at, processes (how many say so); empty when nobody looked or it is not known
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a worker of the subject (a DataLoader's)
+    ran_out         of a process that was refused host memory under RLIMIT_AS: {step, limit (bytes), on}; nothing is
+                    foreseen of its host memory then
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
                     the host for its own memory), full_between (the earliest and the latest step that it may be: see
                     outlook.py; null for never), and full_per_place (the same of each, by what full_on says: step,

@@ -26,7 +26,7 @@ from msmemscope.analysis.findings import LEAK as LEAKS
 from msmemscope.analysis.findings import Finding, device_name, format_bytes
 from msmemscope.analysis.fragmentation import ALLOC_CONF
 from msmemscope.analysis.live_lines import place_of
-from msmemscope.vocabulary import DeviceType, Pool
+from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject
@@ -109,7 +109,7 @@ def _too_large(incident: Incident, facts: Facts) -> Cause | None:
 
 
 def _limit(incident: Incident, _facts: Facts) -> Cause | None:
-    limit = next((one.total for one in incident.failures if one.pool == Pool.HOST and one.total > 0), 0)
+    limit = incident.address_space_limit
     if not limit:
         return None
     clause = f"the process may map {format_bytes(limit)} in all (RLIMIT_AS)"

@@ -6,6 +6,10 @@ A device is full when what lives within a step no longer fits on top of what sta
 between two bounds: what a pool has reserved and does not use may be of use to it (then what its peak needs counts), or
 lie in pieces that are not (then all that is reserved counts). The rate lies between those of the earlier and the later
 half of a leak's steps. The step that is told takes the levels at the ends of steps, and the rate over all.
+
+The nearest limit counts: of the host's memory the control group's where that is less than the node's (the samples say
+the less). That a process may map so much in all (RLIMIT_AS) is known once a request was refused for it: then nothing is
+foreseen of its host memory, for it has run out.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ class Outlook:
         self._subjects = tracked.subjects
         self._capacity = capacity
         self._last_step = last_step
+        self._refused = _refused(tracked)
         self._growth: dict[str, float] = defaultdict(float)
         self._slowest: dict[str, float] = defaultdict(float)
         self._fastest: dict[str, float] = defaultdict(float)
@@ -53,7 +58,19 @@ class Outlook:
         self._used = self._in_use(tracked) if self._growth and capacity else {}
 
     def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
-        """The evidence keys full_at_step, full_on, full_between and full_per_rank; empty when nothing can be said."""
+        """The evidence keys ran_out; full_at_step, full_on, full_between and full_per_place; empty when nothing can be
+        said."""
+        leaks = list(leaks)
+        on_host = [leak for leak in leaks if leak.device_type == DeviceType.CPU and leak.process in self._refused]
+        if on_host:
+            number = min((leak.process for leak in on_host), key=lambda one: self._refused[one])
+            step, limit = self._refused[number]
+            leaks = [leak for leak in leaks if leak not in on_host]
+            ran_out = {"step": step, "limit": limit, "on": self._subjects.of(number).label}
+            return {"ran_out": ran_out} | self._foreseen(leaks)
+        return self._foreseen(leaks)
+
+    def _foreseen(self, leaks: Iterable[Leak]) -> dict[str, Any]:
         found: dict[str, tuple[int, int | None, int | None]] = {}
         for leak in leaks:
             place = self._place(leak)
@@ -113,6 +130,17 @@ class Outlook:
             least = pools[1] + max(driver[0] - pools[0], 0) if pools[0] else driver[1]
             found[place] = max(driver[0], pools[0]), least, max(driver[2], pools[2])
         return found
+
+
+def _refused(tracked: Tracked) -> dict[int, tuple[int, int]]:
+    """By process the step in which a request for host memory was refused under RLIMIT_AS, and that limit: bytes."""
+    numbers = {process.ring: number for number, process in enumerate(tracked.processes)}
+    found: dict[int, tuple[int, int]] = {}
+    for incident in tracked.incidents:
+        limit = incident.address_space_limit
+        if limit and not incident.recovered and incident.ring in numbers:
+            found.setdefault(numbers[incident.ring], (incident.step, limit))
+    return found
 
 
 def _rates(claim: Claim) -> tuple[float, float]:

@@ -85,6 +85,11 @@ class Incident:
         return max(failure.size for failure in self.failures)
 
     @property
+    def address_space_limit(self) -> int:
+        """Bytes that the process may map in all (RLIMIT_AS), where a request for host memory was refused; else 0."""
+        return next((one.total for one in self.failures if one.pool == Pool.HOST and one.total > 0), 0)
+
+    @property
     def device_use(self) -> tuple[int, int] | None:
         """Used and total bytes of the whole device, as the driver said at one of the failures."""
         driver = (one for one in self.failures if one.pool in DRIVER_POOLS)

@@ -222,6 +222,22 @@ def a_pool_from_before_the_recording_is_no_neighbour(job: Script) -> None:
     fails(rank, 8 * GIB, used=62 * GIB)
 
 
+@fault(
+    "oom",
+    Expected(
+        "leak", ranks=(0,), place="train.py:58", bytes=24 * 64 * MIB, per_step=64 * MIB, device="cpu",
+        says=("rank 0 ran out in step 25: it may map 3.0 GiB in all (RLIMIT_AS)",),
+    ),
+    out((0,), 4 * GIB, evidence={"cause.name": "limit"}),
+)  # fmt: skip
+def a_leak_that_met_the_limit_of_its_process(job: Script) -> None:
+    """No forecast by the node's 64 GiB stands beside it."""
+    rank = job.rank(device="cpu")
+    rank.sample("cpu", used=GIB, total=64 * GIB, process_used=GIB)
+    train(rank, lambda rank, _: rank.alloc(64 * MIB, place("train.py:58")), ends=False)
+    rank.fail(4 * GIB, ASKS, total=3 * GIB)
+
+
 @fault("oom", caused(0, 4 * GIB, "cause: the process may map 3.0 GiB in all (RLIMIT_AS)"))
 def a_limit_of_the_process(job: Script) -> None:
     rank = job.rank(device="cpu")
