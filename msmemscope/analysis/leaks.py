@@ -418,7 +418,7 @@ def _rhythm(claim: Claim) -> str:
 
 LEAKS = Analyzer(
     name="leaks",
-    needs=("sites", "steps", "sums", "windows", "held", "capacity"),
+    needs=("sites", "steps", "sums", "windows", "held", "capacity", "incidents"),
     options=LeakOptions,
     judge=judge,
     files={"leaks": leak_words.LEAK_COLUMNS},

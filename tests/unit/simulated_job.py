@@ -16,6 +16,7 @@ from corpus.slow_sums import slow_rows
 
 from msmemscope.analysis.blocks import PEAK_OF_ALL, TYPICAL_PEAK, PeakTables, SiteSums
 from msmemscope.analysis.subjects import Subjects, find_subjects
+from msmemscope.folds.incidents import Incident
 from msmemscope.vocabulary import DeviceType, Pool
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -267,6 +268,7 @@ class FakeTracked:
     sums: dict[int, SiteSums]
     windows: dict[int, SiteSums] = field(default_factory=dict)
     peaks: dict[int, PeakTables] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
 
     @property
     def is_judged_by_time(self) -> bool:
