@@ -6,18 +6,16 @@ Upstream's readers are its rules, read to the letter (tests/upstream_rules.py).
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import upstream_rules as upstream
 from dump_files import find_dumps
-from simulated import DEADLINE_S, PROGRAMS, npu_environment
+from simulated import PROGRAMS, OnNpu
 
 import msmemscope
 from msmemscope.analyzer import check_inefficient
-from msmemscope.collect import torch_ext
 from msmemscope.imports.inefficient_check import beside
 from msmemscope.imports.memory_compare import compare_files
 
@@ -26,25 +24,13 @@ OPTIONS = (
 )
 
 
-def record(place: Path, rows: int) -> dict[str, Path]:
+def record(on_npu: OnNpu, place: Path, rows: int) -> dict[str, Path]:
     """The card's file of a recorded training, by its format."""
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
 
     def tool(*words: str | Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "msmemscope", *map(str, words)],
-            cwd=place,
-            env=npu_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = on_npu("-m", "msmemscope", *words, cwd=place)
         assert done.returncode == 0, done.stderr[-4000:]
 
-    tool("build-torch-ext")
     tool("--output-path", place, *OPTIONS, "--", sys.executable, PROGRAMS / "consumers.py", str(rows))
     (run,) = place.glob("run_*")
     tool("export", run, "--format", "db")
@@ -53,13 +39,13 @@ def record(place: Path, rows: int) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return record(tmp_path_factory.mktemp("consumers"), 16)
+def files(on_npu: OnNpu, observer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return record(on_npu, tmp_path_factory.mktemp("consumers"), 16)
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return record(tmp_path_factory.mktemp("others"), 48)
+def others(on_npu: OnNpu, observer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return record(on_npu, tmp_path_factory.mktemp("others"), 48)
 
 
 pytestmark = pytest.mark.xdist_group("upstream consumers")
