@@ -188,3 +188,43 @@ def test_a_device_of_another_rank_is_asked_of_it(on_npu: OnNpu, tmp_path: Path) 
                 found[process.rank, row["device"]] = row["used"] >> 20
     assert found == {(0, 0): 1, (1, 1): 2}  # MiB
     assert "no snapshot of device 5: no process that uses it came to a step" in done.stderr
+
+
+DUMPED = """
+import json, pickle, sys
+from pathlib import Path
+import torch, torch_npu
+from msmemscope.collect.rank.verl_profiler import Profiler
+
+npu = torch.npu
+weights = torch.empty(1 << 20, device="npu")
+profiler = Profiler()  # what verl drives where its config asks for it
+npu.memory._record_memory_history(max_entries=1000)
+profiler.start(role="train", profile_step="2")
+kept = torch.empty(5 << 20, device="npu")
+path = Path(sys.argv[1]) / "torch_memory_rank0_pid1.pickle"
+npu.memory._dump_snapshot(str(path))
+profiler.stop()
+assert pickle.loads(path.read_bytes())["segments"]
+print(json.dumps([npu.memory_allocated(), npu.memory_reserved()]))
+"""
+
+
+def test_a_dump_of_torchs_history_and_a_step_that_verl_profiles_are_snapshots(on_npu: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(DUMPED)
+    tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
+
+    done = on_npu(*tool, sys.executable, program, tmp_path, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    counters = json.loads(done.stdout.splitlines()[-1])
+    (run_directory,) = (tmp_path / "out").glob("run_*")
+    run = Run(run_directory)
+    names = ["name", "device_type", "pool", "used", "total"]
+    rows = [row for batch in run.events(columns=names, kinds=(Kind.SNAPSHOT,)) for row in batch.to_pylist()]
+    found = {run.string(row["name"]): [row["used"], row["total"]] for row in rows}
+    dumped = "torch_memory_rank0_pid1.pickle"
+    assert list(found) == ["verl train step 2 Start", dumped, "verl train step 2 End"]
+    assert found[dumped] == found["verl train step 2 End"] == counters
+    assert {(row["device_type"], row["pool"]) for row in rows} == {(DeviceType.NPU, Pool.PTA)}
