@@ -143,7 +143,11 @@ def _record(kind: str, module: Any, device: int, name: str) -> None:
     from msmemscope import _native
     from msmemscope.vocabulary import DeviceType, Pool
 
-    free, total = module.mem_get_info(device)
+    try:
+        free, total = module.mem_get_info(device)
+    except RuntimeError as error:  # the current device, of which this process has used nothing yet
+        warn_once(f"no snapshot of {kind} {device}, which this process does not use yet: {str(error).splitlines()[0]}")
+        return
     _native.snapshot(
         name,
         device_type=int(DeviceType.NPU if kind == "npu" else DeviceType.CUDA),

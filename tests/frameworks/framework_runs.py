@@ -50,9 +50,9 @@ def complete(outcome: Outcome) -> Run:
 
 
 def steps_of(run: Run, rank: int) -> int:
-    """Boundaries of steps that the main process of a rank made."""
-    ring = {process.ring for process in run.processes if process.rank == rank and process.is_main}
+    """Boundaries of steps that a rank made, also one that another rank started (Lightning)."""
+    rings = {process.ring for process in run.processes if process.rank == rank}
     return sum(
         pc.sum(pc.equal(batch.column("kind"), int(Kind.STEP))).as_py() or 0
-        for batch in run.events(rings=ring, columns=["kind"])
+        for batch in run.events(rings=rings, columns=["kind"])
     )

@@ -8,13 +8,16 @@ import csv
 import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from framework_runs import PROGRAMS, complete, steps_of, without_tool
 from running import Watch, torchrun
 from truth import read_findings
 
+from msmemscope.integrations.deepspeed import ZERO
 from msmemscope.tables.run import Run
 
 STEPS, MIB = 24, 1 << 20
@@ -69,6 +72,21 @@ def test_deepspeed(watch: Watch, tmp_path: Path, stage: int) -> None:
             if (row["scope"], row["when"], row["rank"]) == ("process", "end", rank)
         }
         assert {name: found.get(name, 0) for name in said} == said
+        (bucket,) = (
+            int(row["bytes"])
+            for row in nodes
+            if (row["when"], row["rank"], row["owner"]) == ("peak", rank, "HOST@deepspeed@reduce_bucket")
+        )
+        assert bucket == 2 * 500_000_000  # elements of bf16, by default
+
+
+@pytest.mark.filterwarnings("default")  # of DeepSpeed's own imports
+@pytest.mark.parametrize("hook", ZERO, ids=str)
+def test_what_is_wrapped_is_there(hook: Any) -> None:
+    place: Any = import_module(hook.module)
+    for part in hook.name.split("."):
+        place = getattr(place, part)
+    assert callable(place)
 
 
 def test_accelerate_counts_steps_and_not_the_batches_that_it_gathers(watch: Watch) -> None:

@@ -35,7 +35,7 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     if ranks == 2:
         assert len({process.pid for process in run.processes if "Worker" in name_of(process)}) == 2
     with (outcome.run / "cluster/decompose.csv").open(newline="") as file:
-        nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "end")]
+        nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "peak")]
     caches = {row["rank"]: int(row["bytes"]) for row in nodes if row["owner"] == "HOST@vllm@kv_cache"}
     assert caches == {str(rank): KV_CACHE_BYTES for rank in range(ranks)}
     assert all(int(row["bytes"]) > 0 for row in nodes if row["owner"] == "HOST@vllm@weights")

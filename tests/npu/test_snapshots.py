@@ -197,9 +197,11 @@ import torch, torch_npu
 from msmemscope.collect.rank.verl_profiler import Profiler
 
 npu = torch.npu
-weights = torch.empty(1 << 20, device="npu")
 profiler = Profiler()  # what verl drives where its config asks for it
 npu.memory._record_memory_history(max_entries=1000)
+profiler.start(role="train", profile_step="1")  # no device has a context yet
+profiler.stop()
+weights = torch.empty(1 << 20, device="npu")
 profiler.start(role="train", profile_step="2")
 kept = torch.empty(5 << 20, device="npu")
 path = Path(sys.argv[1]) / "torch_memory_rank0_pid1.pickle"

@@ -36,8 +36,16 @@ for x, y in batches(STEPS, rank):
     engine.step()
     losses.append(loss.item())
 states = [one for state in optimizer.optimizer.state.values() for one in state.values() if torch.is_tensor(one)]
-held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in states}
+weights = [one for group in optimizer.optimizer.param_groups for one in group["params"]]  # its copies
+weights += [getattr(one, "ds_tensor", one).data for one in net.parameters()]  # in a flat buffer
+
+
+def allocated(tensors):
+    """Bytes of the allocations behind them, each once."""
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}.values())
+
+
 with open(f"{truth}{rank}", "w") as file:
-    json.dump({"optimizer_state": sum(held.values())}, file)
+    json.dump({"weight": allocated(weights), "optimizer_state": allocated(states)}, file)
 print(f"rank {rank} loss {losses[0]:.4f} {losses[-1]:.4f} digest {digest([torch.tensor(losses)])}", flush=True)
 torch.distributed.destroy_process_group()
