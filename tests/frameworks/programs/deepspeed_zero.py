@@ -36,7 +36,8 @@ for x, y in batches(STEPS, rank):
     engine.step()
     losses.append(loss.item())
 states = [one for state in optimizer.optimizer.state.values() for one in state.values() if torch.is_tensor(one)]
-weights = [one for group in optimizer.optimizer.param_groups for one in group["params"]]  # its copies
+copies = "fp32_partitioned_groups_flat" if stage == 3 else "single_partition_of_fp32_groups"
+weights = list(getattr(optimizer, copies))
 weights += [getattr(one, "ds_tensor", one).data for one in net.parameters()]  # in a flat buffer
 
 
