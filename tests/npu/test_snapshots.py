@@ -212,7 +212,7 @@ print(json.dumps([npu.memory_allocated(), npu.memory_reserved()]))
 """
 
 
-def test_a_dump_of_torchs_history_and_a_step_that_verl_profiles_are_snapshots(on_npu: Any, tmp_path: Path) -> None:
+def test_a_dump_of_torchs_history_and_a_step_that_verl_profiles_are_snapshots(on_npu: OnNpu, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(DUMPED)
     tool = ["-m", "msmemscope", f"--output-path={tmp_path / 'out'}", "--"]
