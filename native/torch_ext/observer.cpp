@@ -75,6 +75,16 @@ const char* dtype_name(c10::ScalarType type) {
     return known;
 }
 
+// Where a storage begins; nullptr for a FakeTensor's, which torch from 2.4 on lets nobody ask in the usual way.
+template <typename Storage>
+auto first_byte(Storage& storage, int) -> decltype(storage._mutable_data_ptr_no_checks().get()) {
+    return storage._mutable_data_ptr_no_checks().get();
+}
+template <typename Storage>
+const void* first_byte(const Storage& storage, long) {
+    return storage.data_ptr().get();
+}
+
 // The tensors of one call. Reused by the calls of a thread.
 struct Tensors {
     std::vector<memscope_touched> touched;
@@ -101,7 +111,7 @@ struct Tensors {
         }
         if (!impl->has_storage()) return;  // sparse and opaque ones
         c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
-        const auto base = reinterpret_cast<unsigned long long>(storage->_mutable_data_ptr_no_checks().get());
+        const auto base = reinterpret_cast<unsigned long long>(first_byte(*storage, 0));
         const long long bytes = static_cast<long long>(impl->numel()) * static_cast<long long>(impl->itemsize());
         if (base == 0 && bytes != 0) {
             has_unreal = true;

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from operator_calls import EXPECTED
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = sorted(path.name for path in (ROOT / "build/torch-versions").glob("*") if (path / "torch").is_dir())
 LIMIT_S = 600  # the observer is built, too
+MISSING = {"fused adamw": ("2.3.",)}  # releases that have no such operator for the CPU
+# Under a mode releases before 2.13 call it once more in some backward passes. It touches nothing.
+DETACH = "torch._ops.aten.detach.default"
 
 
 @cache
@@ -43,7 +47,10 @@ def recorded(release: str, way: str) -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize("way", ["observer", "fallback"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_call_touches_what_it_is_known_to_touch(release: str, way: str) -> None:
+    def told(operators: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+        return [tuple(one) for one in operators if way == "observer" or one[0] != DETACH]
+
     seen = recorded(release, way)
 
-    wrong = {name: seen[name] for name, known in EXPECTED.items() if [tuple(one) for one in seen[name]] != known}
-    assert not wrong
+    there = {name: known for name, known in EXPECTED.items() if not release.startswith(MISSING.get(name, ()))}
+    assert {name: told(seen[name]) for name in there} == {name: told(known) for name, known in there.items()}
