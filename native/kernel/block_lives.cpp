@@ -22,27 +22,26 @@ void BlockLives::begin(Block& block, PoolKey pool, const EventColumns& events, s
     Life& life = lives_[block.life];
     life.stack_py = events.stack_py[row];
     life.stack_c = events.stack_c[row];
-    life.name = events.name.value_or_zero(row);
-    life.attr = events.attr.value_or_zero(row);
+    life.name = events.name[row];
     life.running = running;
     life.place = {};
     if (is_placed(pool)) enter(life, block, pool);
 }
 
 void BlockLives::enter(Life& life, const Block& block, PoolKey pool) {
-    SegmentMap& space = spaces_[space_key(pool.device_type, pool.device)];
+    SegmentMap& space = space_of(pool);
     if (!pool.of_driver()) {
         life.place = space.begin(span_of(block, pool));
         return;
     }
     if (has(block.flags, Flag::HANDLE)) {
-        handles_[block.address()] = Handle{block.id, life.attr, pool.pool};
+        handles_[block.address()] = Handle{block.id, block.attr, pool.pool};
     } else {
         Segment segment;
         segment.ptr = block.address();
         segment.size = block.size;
         segment.id = segment.born = block.id;
-        segment.attr = life.attr;
+        segment.attr = block.attr;
         segment.driver = pool.pool;
         segment.ts = block.ts;
         segment.step = block.step;
@@ -56,7 +55,7 @@ void BlockLives::end(const Block& block, PoolKey pool, u64 ts, u32 step, bool se
     const Life& life = lives_[block.life];
     Place place = life.place;
     if (is_placed(pool)) {
-        SegmentMap& space = spaces_[space_key(pool.device_type, pool.device)];
+        SegmentMap& space = space_of(pool);
         if (!pool.of_driver()) {
             if (is_told_late(block, pool)) place = look_again(space, life, block, pool);
             space.end(span_of(block, pool));
@@ -68,11 +67,7 @@ void BlockLives::end(const Block& block, PoolKey pool, u64 ts, u32 step, bool se
             space.driver_changed(-block.size);
         }
     }
-    append(ended_, life, block, pool, place, belongs);
-    ended_.free_ts.push_back(ts);
-    ended_.free_step.push_back(step);
-    ended_.free_seen.push_back(seen ? Bool::YES : Bool::NO);
-    ended_.alive.push_back(Bool::NO);
+    append(ended_, *latest_, life, block, pool, place, belongs, End{ts, step, seen, false});
     unused_.push_back(block.life);
 }
 
@@ -88,13 +83,13 @@ void BlockLives::map(const EventColumns& events, std::size_t row, u32 step, u64 
     segment.ts = events.ts[row];
     segment.step = step;
     segment.shadow = has(events.flags[row], Flag::SHADOW);
-    const auto handle = handles_.find(events.attr.value_or_zero(row));
+    const auto handle = handles_.find(events.attr[row]);
     if (handle != handles_.end()) {
         segment.id = handle->second.id;
         segment.attr = handle->second.attr;
         segment.driver = handle->second.driver;
     }
-    spaces_[space_key(pool.device_type, pool.device)].add(std::move(segment));
+    space_of(pool).add(std::move(segment));
 }
 
 std::size_t BlockLives::segment_count() const noexcept {
@@ -109,9 +104,23 @@ void BlockLives::unmap(u64 ptr, i16 device) {
         if (device == kNoDevice || static_cast<i16>(key & 0xFFFF) == device) space.remove(ptr, 0);
 }
 
-LifeTable BlockLives::take_ended() noexcept { return std::exchange(ended_, {}); }
+SegmentMap& BlockLives::space_of(PoolKey pool) {
+    const u32 key = space_key(pool.device_type, pool.device);
+    if (latest_space_ == nullptr || latest_key_ != key) {
+        latest_space_ = &spaces_[key];
+        latest_key_ = key;
+    }
+    return *latest_space_;
+}
+
+LifeTable BlockLives::take_ended() {
+    latest_->flush(ended_);
+    latest_->expect(ended_.ptr.size());  // growing means copying
+    return std::exchange(ended_, {});
+}
 
 void BlockLives::shrink() {
+    latest_->flush(ended_);
     if (unused_.size() == lives_.size()) {
         lives_.clear();
         unused_.clear();
@@ -123,15 +132,13 @@ void BlockLives::shrink() {
 #undef X
 }
 
-void BlockLives::append(LifeTable& table, const Block& block, PoolKey pool, const Belongs& belongs) const {
+void BlockLives::append(LifeTable& table, LifeRows& rows, const Block& block, PoolKey pool,
+                        const Belongs& belongs) const {
     const Life& life = lives_[block.life];
     const auto space = spaces_.find(space_key(pool.device_type, pool.device));
     const bool again = is_told_late(block, pool) && space != spaces_.end();
-    append(table, life, block, pool, again ? look_again(space->second, life, block, pool) : life.place, belongs);
-    table.free_ts.push_back(0);
-    table.free_step.push_back(0);
-    table.free_seen.push_back(Bool::NO);
-    table.alive.push_back(Bool::YES);
+    const Place place = again ? look_again(space->second, life, block, pool) : life.place;
+    append(table, rows, life, block, pool, place, belongs, End{});
 }
 
 SegmentTable BlockLives::segments() const {
@@ -158,38 +165,44 @@ Place BlockLives::look_again(const SegmentMap& space, const Life& life, const Bl
     return found.segments != 0 ? found : life.place;
 }
 
-void BlockLives::append(LifeTable& table, const Life& life, const Block& block, PoolKey pool, const Place& place,
-                        const Belongs& belongs) {
-    table.allocation_id.push_back(block.id);
-    table.device_type.push_back(pool.device_type);
-    table.device.push_back(pool.device);
-    table.pool.push_back(pool.pool);
-    table.ptr.push_back(block.address());
-    table.size.push_back(block.size);
-    table.malloc_ts.push_back(block.ts);
-    table.malloc_step.push_back(block.step);
-    table.tid.push_back(block.tid);
-    table.stack_py.push_back(life.stack_py);
-    table.stack_c.push_back(life.stack_c);
-    table.name.push_back(life.name);
-    table.op.push_back(life.running.operation);
-    table.range.push_back(life.running.range);
-    table.attr.push_back(life.attr);
-    table.flags.push_back(block.flags);
-    table.segments.push_back(place.segments);
-    table.segment_ptr.push_back(place.ptr);
-    table.segment_size.push_back(place.size);
-    table.segment_id.push_back(place.id);
+void BlockLives::append(LifeTable& table, LifeRows& rows, const Life& life, const Block& block, PoolKey pool,
+                        const Place& place, const Belongs& belongs, const End& end) {
     const Use use = belongs.use != nullptr ? *belongs.use : Use{};
-    table.owner.push_back(belongs.owner);
-    table.owner_changes.push_back(belongs.changes);
-    table.first_access_ts.push_back(use.first_ts);
-    table.last_access_ts.push_back(use.last_ts);
-    table.accesses.push_back(use.accesses);
-    table.reads.push_back(use.reads);
-    table.writes.push_back(use.writes);
-    table.longest_idle.push_back(use.longest_idle);
-    table.inefficient.push_back(belongs.inefficient);
+    const std::size_t at = rows.add(table);
+    LifeRows::Columns& row = rows.columns();
+    row.allocation_id[at] = block.id;
+    row.device_type[at] = pool.device_type;
+    row.device[at] = pool.device;
+    row.pool[at] = pool.pool;
+    row.ptr[at] = block.address();
+    row.size[at] = block.size;
+    row.malloc_ts[at] = block.ts;
+    row.free_ts[at] = end.ts;
+    row.malloc_step[at] = block.step;
+    row.free_step[at] = end.step;
+    row.tid[at] = block.tid;
+    row.stack_py[at] = life.stack_py;
+    row.stack_c[at] = life.stack_c;
+    row.name[at] = life.name;
+    row.op[at] = life.running.operation;
+    row.range[at] = life.running.range;
+    row.attr[at] = block.attr;
+    row.flags[at] = block.flags;
+    row.segments[at] = place.segments;
+    row.segment_ptr[at] = place.ptr;
+    row.segment_size[at] = place.size;
+    row.segment_id[at] = place.id;
+    row.free_seen[at] = end.is_seen ? Bool::YES : Bool::NO;
+    row.alive[at] = end.is_alive ? Bool::YES : Bool::NO;
+    row.owner[at] = belongs.owner;
+    row.owner_changes[at] = belongs.changes;
+    row.first_access_ts[at] = use.first_ts;
+    row.last_access_ts[at] = use.last_ts;
+    row.accesses[at] = use.accesses;
+    row.reads[at] = use.reads;
+    row.writes[at] = use.writes;
+    row.longest_idle[at] = use.longest_idle;
+    row.inefficient[at] = belongs.inefficient;
 }
 
 }  // namespace memscope::kernel

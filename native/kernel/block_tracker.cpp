@@ -7,9 +7,11 @@ namespace memscope::kernel {
 
 namespace {
 
-// How many events ahead of its turn the slot of an address is fetched: with many live blocks every event misses the
-// cache, and waiting for one at a time halves the speed (benchmarks/folds.py, churn).
-constexpr std::size_t kAhead = 8;
+// How many events ahead of its turn the entry of an address is fetched, then its block, then what belongs to that: with
+// many live blocks every event misses the cache several times, and waiting for one at a time halves the speed
+// (benchmarks/folds.py, churn). With few, all is in the cache.
+constexpr std::size_t kEntryAhead = 24, kBlockAhead = 16, kRestAhead = 8;
+constexpr std::size_t kManyBlocks = 512;
 
 // Where a block stands in its pool's map.
 u64 place_of(u64 ptr, u8 flags) noexcept { return has(flags, Flag::HANDLE) ? ptr | kHandleBit : ptr; }
@@ -39,13 +41,29 @@ BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs, bool liv
 
 // ---------------------------------------------------------------------------------------------- feeding
 
+// Always inlined, as all that fetches: of a function that does nothing else the compiler believes that it does nothing.
+[[gnu::always_inline]] inline void BlockTracker::fetch_ahead(const PoolBlocks& pool, const EventColumns& events,
+                                                             std::size_t row) const {
+    pool.blocks.fetch_entry(events.ptr[row + kEntryAhead]);
+    pool.blocks.fetch_block(events.ptr[row + kBlockAhead]);
+    const Block* block = pool.blocks.glance(events.ptr[row + kRestAhead]);
+    if (block == nullptr) return;
+    sites_.fetch(block->site);
+    if (sums_ != nullptr) sums_->fetch(block->site);
+    if (lives_ != nullptr) lives_->fetch(*block);
+}
+
 void BlockTracker::feed(const EventColumns& events, EnrichTable* enriched) {
     PoolBlocks* pool = nullptr;  // of the event before: nearly always the same
     for (std::size_t row = 0; row < events.n; ++row) {
         const Kind kind = static_cast<Kind>(events.kind[row]);
         const u32 step = StepClock::step_of(events, row);
-        hear(events, row, step);
-        if (pool != nullptr && row + kAhead < events.n) pool->blocks.prefetch(events.ptr[row + kAhead]);
+        if (!clock_.is_steady(step, events.ts[row], events.flags[row]))
+            hear(events, row, step);
+        else if (windows_ != nullptr && clock_.last_ts() >= window_ends_)
+            advance_window();
+        if (pool != nullptr && pool->blocks.size() >= kManyBlocks && row + kEntryAhead < events.n)
+            fetch_ahead(*pool, events, row);
 
         Outcome outcome;
         outcome.size = events.size[row];
@@ -104,33 +122,33 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
     if (running_ != nullptr) running_->hear(events, row);
     switch (static_cast<Kind>(events.kind[row])) {
         case Kind::STEP:
-            clock_.boundary(step, events.aux.value_or_zero(row), events.stack_py[row]);
+            clock_.boundary(step, events.aux[row], events.stack_py[row]);
             break;
         case Kind::RANGE_END:
-            if (clock_.ends_step(step, events.aux.value_or_zero(row))) close_steps(step + 1, 1);
+            if (clock_.ends_step(step, events.aux[row])) close_steps(step + 1, 1);
             break;
         case Kind::KERNEL_LAUNCH:
             launches_ += 1;
             break;
         case Kind::OP_START:
-            inefficiency_.start(events.tid[row], events.aux.value_or_zero(row));
+            inefficiency_.start(events.tid[row], events.aux[row]);
             break;
         case Kind::OP_END:
-            inefficiency_.end(events.tid[row], events.aux.value_or_zero(row));
+            inefficiency_.end(events.tid[row], events.aux[row]);
             break;
         case Kind::GAP:
             lose_sight();
             break;
         case Kind::SYSTEM:
-            if (const u32 what = events.aux.value_or_zero(row);
+            if (const u32 what = events.aux[row];
                 what == static_cast<u32>(SystemEvent::START_TRACE) || what == static_cast<u32>(SystemEvent::STOP_TRACE))
                 lose_sight();
             break;
         case Kind::LABEL_PUSH:
-            owners_.push(events.tid[row], events.aux.value_or_zero(row), events.name.value_or_zero(row), anomalies_);
+            owners_.push(events.tid[row], events.aux[row], events.name[row], anomalies_);
             break;
         case Kind::LABEL_POP:
-            owners_.pop(events.tid[row], events.aux.value_or_zero(row), events.name.value_or_zero(row));
+            owners_.pop(events.tid[row], events.aux[row], events.name[row]);
             break;
         case Kind::LABEL_ADDR:
             on_label(events, row);
@@ -175,12 +193,11 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     block.tid = events.tid[row];
     block.launches = launches_;
     block.flags = events.flags[row];
-    const u64 word = events.attr.value_or_zero(row);
-    if (pool.key.pool == static_cast<u8>(Pool::HAL) && word != 0) pool.words[block.id] = word;
+    block.attr = events.attr[row];
     pool.lowest = std::min(pool.lowest, block.ptr);
     pool.beyond = std::max(pool.beyond, block.ptr + std::max<u64>(static_cast<u64>(size), 1));
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
-    site_peaks_.before_change(pool.peaks, block.site, sites_[block.site]);
+    site_peaks_.before_change(pool.peaks, block.site, sites_.at(block.site));
     sites_.allocated(block.site, size, block.step, block.ts);
     if (sums_ != nullptr) sums_->born(block.site, size);
     if (windows_ != nullptr) windows_->born(block.site, size);
@@ -189,7 +206,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
         const bool is_new = !has(block.flags, Flag::SHADOW);
         lives_->begin(block, pool.key, events, row, is_new ? running_->of(block.tid) : Running::Names{});
     }
-    owners_.begin(block, pool.key, pool.owners, word, anomalies_);
+    owners_.begin(block, pool.key, pool.owners, anomalies_);
     pool.steps.allocated(size);
     pool.steps.note_level();
     pool.owners.note_level(allocs_, clock_.step());
@@ -226,7 +243,7 @@ void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::si
 // An ACCESS that does not know its pool is looked for in all pools of its device; by the storage of its tensor, where
 // that is known, for that is what was allocated.
 void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcome& outcome) {
-    const i64 storage = events.used.value_or_zero(row);
+    const i64 storage = events.used[row];
     const PoolKey wanted = pool_of(events, row);
     for (const auto& pool : pools_) {
         if (pool->key.device_type != wanted.device_type || pool->key.device != wanted.device) continue;
@@ -236,7 +253,7 @@ void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcom
         if (block == nullptr) continue;
         outcome.allocation_id = block->id;
         const bool is_backward = has(events.flags[row], Flag::BACKWARD);
-        if (uses_.access(*block, events.aux.value_or_zero(row), events.ts[row], is_backward))
+        if (uses_.access(*block, events.aux[row], events.ts[row], is_backward))
             owners_.suggest(*block, pool->owners, kDetail1, FoldLabel::ACTIVATION, anomalies_);
         if (pool->key.pool == static_cast<u8>(Pool::PTA))
             owners_.suggest(*block, pool->owners, kDetail2, FoldLabel::OPS, anomalies_);
@@ -249,14 +266,13 @@ void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcom
 // An address may be in a block of a framework and in that of the driver from which it was cut: the former is meant.
 void BlockTracker::on_label(const EventColumns& events, std::size_t row) {
     const u64 ptr = events.ptr[row];
-    const u32 level = events.aux.value_or_zero(row);
+    const u32 level = events.aux[row];
     for (const bool of_driver : {false, true}) {
         for (const auto& pool : pools_) {
             if (pool->key.of_driver() != of_driver) continue;
             Block* block = pool->holding(ptr);
             if (block == nullptr) continue;
-            owners_.label(*block, pool->owners, level, events.name.value_or_zero(row), clock_.step(), events.ts[row],
-                          anomalies_);
+            owners_.label(*block, pool->owners, level, events.name[row], clock_.step(), events.ts[row], anomalies_);
             return;
         }
     }
@@ -283,7 +299,7 @@ Belongs BlockTracker::belongs_of(const Block& block, u8 inefficient) const noexc
 
 // Books the end of a block that is still in the map.
 void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bool seen) {
-    site_peaks_.before_change(pool.peaks, block.site, sites_[block.site]);
+    site_peaks_.before_change(pool.peaks, block.site, sites_.at(block.site));
     sites_.freed(block.site, block.size);
     if (sums_ != nullptr) sums_->freed(block.site, block.step, clock_.step(), block.size);
     if (windows_ != nullptr)
@@ -296,17 +312,9 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bo
     if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);
     uses_.end(block);
-    const u64 word = pool.word_of(block);
-    if (word != 0) pool.words.erase(block.id);
-    if (block.step < clock_.step()) late_.push_back(Late{block, &pool, word});
+    if (block.step < clock_.step()) pool.late.push_back(block);
     pool.steps.freed(block.size);
     pool.peaks.freed(block.size, block.step, clock_.step());
-}
-
-u64 BlockTracker::PoolBlocks::word_of(const Block& block) const {
-    if (words.empty()) return 0;
-    const auto word = words.find(block.id);
-    return word == words.end() ? 0 : word->second;
 }
 
 BlockTracker::PoolBlocks* BlockTracker::obtain_pool(PoolKey key) {
@@ -326,29 +334,31 @@ void BlockTracker::close_steps(u32 next, u32 most_silent) {
         pool->steps.close(next, rows, clock_.last_ts());
         pool->owners.close(clock_.step(), allocs_);
         pool->peaks.close(clock_.step(), next, clock_.last_ts());
+        pool->late.clear();
     }
     if (sums_ != nullptr) sums_->close(clock_.step(), next);
     windows_.reset();
-    late_.clear();
     clock_.begin(next, clock_.last_ts());
 }
 
 void BlockTracker::advance_window() {
     const u32 window = clock_.window_at(clock_.last_ts());
-    if (window <= window_) return;
-    windows_->close(window_, window);
-    window_ = window;
+    if (window > window_) {
+        windows_->close(window_, window);
+        window_ = window;
+    }
+    window_ends_ = clock_.end_of_window(window_);
 }
 
 void BlockTracker::shrink() {
     for (const auto& pool : pools_) {
         pool->blocks.shrink();
+        pool->late.shrink_to_fit();
         pool->steps.shrink();
         pool->owners.shrink();
     }
     sites_.shrink();
     site_peaks_.shrink();
-    late_.shrink_to_fit();
     if (sums_ != nullptr) sums_->shrink();
     if (windows_ != nullptr) windows_->shrink();
     if (lives_ != nullptr) lives_->shrink();
@@ -413,24 +423,22 @@ LiveTable BlockTracker::held() const { return blocks(true); }
 LiveTable BlockTracker::blocks(bool with_late) const {
     struct One {
         const Block* block;
-        const Late* late;
+        bool late;
     };
     LiveTable table;
     std::vector<One> found;
     for (const auto& pool : pools_) {
         found.clear();
-        pool->blocks.each([&found](const Block& block) { found.push_back(One{&block, nullptr}); });
+        pool->blocks.each([&found](const Block& block) { found.push_back(One{&block, false}); });
         if (with_late)
-            for (const Late& late : late_)
-                if (late.pool == pool.get()) found.push_back(One{&late.block, &late});
+            for (const Block& block : pool->late) found.push_back(One{&block, true});
         std::sort(found.begin(), found.end(), [](const One& a, const One& b) { return a.block->id < b.block->id; });
-        for (const auto& [block, late] : found)
-            append(table, *pool, *block, late != nullptr ? late->attr : pool->word_of(*block), late != nullptr);
+        for (const auto& [block, late] : found) append(table, *pool, *block, late);
     }
     return table;
 }
 
-void BlockTracker::append(LiveTable& table, const PoolBlocks& pool, const Block& block, u64 attr, bool late) const {
+void BlockTracker::append(LiveTable& table, const PoolBlocks& pool, const Block& block, bool late) const {
     table.device_type.push_back(pool.key.device_type);
     table.device.push_back(pool.key.device);
     table.pool.push_back(pool.key.pool);
@@ -444,7 +452,7 @@ void BlockTracker::append(LiveTable& table, const PoolBlocks& pool, const Block&
     table.flags.push_back(block.flags);
     table.allocation_id.push_back(block.id);
     table.site.push_back(block.site);
-    table.attr.push_back(attr);
+    table.attr.push_back(pool.key.pool == static_cast<u8>(Pool::HAL) ? block.attr : 0);
     table.launches.push_back(block.launches);
     table.owner.push_back(owners_.names().id(block.owner));
     table.late.push_back(late ? Bool::YES : Bool::NO);
@@ -549,8 +557,10 @@ LifeTable BlockTracker::going_lives() const {
     for (const auto& pool : pools_)
         pool->blocks.each([&](const Block& block) { going.emplace_back(&block, pool->key); });
     std::sort(going.begin(), going.end(), [](const auto& a, const auto& b) { return a.first->id < b.first->id; });
+    const auto rows = std::make_unique<LifeRows>();
     for (const auto& [block, pool] : going)
-        lives_->append(table, *block, pool, belongs_of(*block, inefficiency_.words(*block)));
+        lives_->append(table, *rows, *block, pool, belongs_of(*block, inefficiency_.words(*block)));
+    rows->flush(table);
     return table;
 }
 

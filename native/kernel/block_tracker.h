@@ -22,7 +22,6 @@
 #include <cstddef>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "kernel/anomalies.h"
@@ -78,7 +77,7 @@ public:
 
     // Without lives these are empty.
     std::size_t ended_lives() const noexcept { return lives_ == nullptr ? 0 : lives_->ended(); }
-    LifeTable take_ended_lives() noexcept { return lives_ == nullptr ? LifeTable{} : lives_->take_ended(); }
+    LifeTable take_ended_lives() { return lives_ == nullptr ? LifeTable{} : lives_->take_ended(); }
     void forget_lives() noexcept {  // nobody takes them any more
         lives_.reset();
         running_.reset();
@@ -103,26 +102,19 @@ private:
         PoolKey key;
         PoolSteps steps;
         BlockMap blocks;
+        std::vector<Block> late;  // cleared when the step closes
         SiteIndex sites;
         // Addresses in order, for an access or a label to the middle of a block. Made when the first such event comes:
         // keeping it costs more than all the rest, and most runs have none.
         std::unique_ptr<std::set<u64>> ordered;
-        std::unordered_map<u64, u64> words;  // of the driver's live blocks that have one: id -> flag word
         OwnedBytes owners;
         PoolPeaks peaks;
         PoolNeeds needs;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
         PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}
-        u64 word_of(const Block& block) const;
         // The live block that holds an address; null: none does.
         Block* holding(u64 ptr);
-    };
-
-    struct Late {
-        Block block;
-        const PoolBlocks* pool;
-        u64 attr;
     };
 
     // What one event did, as the columns of EnrichTable.
@@ -134,6 +126,7 @@ private:
         i64 ended_size = 0;
     };
 
+    void fetch_ahead(const PoolBlocks& pool, const EventColumns& events, std::size_t row) const;
     static void enrich(EnrichTable& table, const Outcome& outcome);
     void hear(const EventColumns& events, std::size_t row, u32 step);
     void on_malloc(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
@@ -152,7 +145,7 @@ private:
     // Its steps are those of the process that started it.
     bool follows() const noexcept { return has_parent_ && clock_.boundaries() == 0; }
     LiveTable blocks(bool with_late) const;
-    void append(LiveTable& table, const PoolBlocks& pool, const Block& block, u64 attr, bool late) const;
+    void append(LiveTable& table, const PoolBlocks& pool, const Block& block, bool late) const;
 
     const std::size_t max_runs_;
     bool has_parent_ = false;
@@ -162,11 +155,11 @@ private:
     Sites sites_;
     SitePeaks site_peaks_;
     std::vector<std::unique_ptr<PoolBlocks>> pools_;
-    std::vector<Late> late_;  // cleared when the step closes
     Anomalies anomalies_;
     std::unique_ptr<SiteSums> sums_;
     std::unique_ptr<SiteSums> windows_;  // while the process has made no step
     u32 window_ = 0;                     // the open one; the first is 1
+    u64 window_ends_ = 0;                // when it is over
     std::unique_ptr<BlockLives> lives_;
     std::unique_ptr<Running> running_;  // for lives_
     Owners owners_;

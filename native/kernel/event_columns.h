@@ -43,10 +43,11 @@ public:
         std::memcpy(&value, bytes_ + row * width_, sizeof(T));
         return value;
     }
-    T value_or_zero(std::size_t row) const noexcept { return bytes_ == nullptr ? T{} : (*this)[row]; }
 
 private:
-    const unsigned char* bytes_ = nullptr;
+    static constexpr unsigned char kZero[sizeof(T)] = {};
+
+    const unsigned char* bytes_ = kZero;  // without a column
     std::size_t width_ = 0;
 };
 

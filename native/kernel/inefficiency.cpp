@@ -10,10 +10,10 @@ constexpr u32 kWrite = 2;  // aux of an ACCESS
 
 }  // namespace
 
-void Inefficiency::begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
+void Inefficiency::judge(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
     const Family family = family_of(pool);
     // Of a block from before recording nobody knows what has touched it.
-    if (!is_active_ || family == Family::COUNT || has(block.flags, Flag::SHADOW)) {
+    if (family == Family::COUNT || has(block.flags, Flag::SHADOW)) {
         needs.note_level(level);
         return;
     }
@@ -40,14 +40,13 @@ void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, co
     if (known == blocks_.end()) return;
     JudgedBlock& judged = known->second;
     ApiLife& life = judged.life;
-    const bool is_write = events.aux.value_or_zero(row) == kWrite;
+    const bool is_write = events.aux[row] == kWrite;
     u8 pattern = 0;
     if (moment.api > judged.touched) {
         const bool is_first = life.first_api == 0;
         if (is_first && !judged.is_made)
             pattern = early_allocation;
-        else if (is_write && judged.is_written && is_whole(judged, events, row) &&
-                 is_overwriting(events.name.value_or_zero(row)))
+        else if (is_write && judged.is_written && is_whole(judged, events, row) && is_overwriting(events.name[row]))
             pattern = dead_write;
         else if (moment.api - judged.touched > kIdleThreshold)
             pattern = temporary_idleness;
@@ -65,9 +64,9 @@ void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, co
     judged.is_written = is_write;
 }
 
-u8 Inefficiency::end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
+u8 Inefficiency::judge_end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
     const Family family = family_of(pool);
-    if (!is_active_ || family == Family::COUNT) return 0;
+    if (family == Family::COUNT) return 0;
     const ApiOrder::Moment moment = order_.free(family, tid);
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return 0;
@@ -113,7 +112,7 @@ u8 Inefficiency::lose(const Block& block, PoolNeeds& needs) {
 
 // The tensor holds all of its storage. Where that is not known, all of the block but what the pool has rounded up.
 bool Inefficiency::is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept {
-    const i64 storage = events.used.value_or_zero(row) > 0 ? events.total[row] : 0;
+    const i64 storage = events.used[row] > 0 ? events.total[row] : 0;
     return storage > 0 ? events.size[row] >= storage : events.size[row] > block.size - kSizeUnit;
 }
 

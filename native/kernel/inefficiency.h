@@ -39,10 +39,17 @@ public:
     void forget();
 
     // A block that begins. level: of its pool, with it.
-    void begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level);
+    void begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
+        if (is_active_)
+            judge(block, pool, needs, level);
+        else
+            needs.note_level(level);
+    }
     void access(const Block& block, PoolKey pool, PoolNeeds& needs, const EventColumns& events, std::size_t row);
     // It ends, by a FREE of thread tid. Returns its patterns.
-    u8 end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid);
+    u8 end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
+        return is_active_ ? judge_end(block, pool, needs, tid) : u8{0};
+    }
     // It has ended, nobody knows when.
     u8 lose(const Block& block, PoolNeeds& needs);
 
@@ -56,6 +63,8 @@ public:
                 const BlockMap& blocks, const Sites& sites) const;
 
 private:
+    void judge(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level);
+    u8 judge_end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid);
     u8 idle_pattern(const JudgedBlock& block, u64 now) const noexcept;
     static bool is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept;
 

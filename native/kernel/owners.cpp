@@ -12,22 +12,13 @@ OwnerNumber Owners::number_of(u32 root, LabelsNumber labels, const Block& block,
     return owner;
 }
 
-void Owners::begin(Block& block, PoolKey pool, OwnedBytes& sums, u64 flag_word, Anomalies& anomalies) {
-    const u32 root = root_of(pool, flag_word);
-    const LabelsNumber labels = threads_.of(block.tid);
-    if (labels != 0) {
-        block.owner = number_of(root, labels, block, anomalies);
-    } else {
-        if (root != latest_root_) {
-            latest_plain_ = number_of(root, 0, block, anomalies);
-            latest_root_ = root;
-        }
-        block.owner = latest_plain_;
+OwnerNumber Owners::owner_at_birth(u32 root, LabelsNumber labels, const Block& block, Anomalies& anomalies) {
+    const OwnerNumber owner = number_of(root, labels, block, anomalies);
+    if (labels == 0) {
+        latest_plain_ = owner;
+        latest_root_ = root;
     }
-    block.told = 0;
-    const bool pairs = follows_pairs(block, sums);
-    sums.owners.born(block.owner, block.size);
-    if (pairs) sums.pairs.born(pair_of(block), block.size);
+    return owner;
 }
 
 bool Owners::follows_pairs(const Block& block, OwnedBytes& sums) const {
@@ -36,12 +27,6 @@ bool Owners::follows_pairs(const Block& block, OwnedBytes& sums) const {
         sums.has_pairs = true;
     }
     return sums.has_pairs;
-}
-
-void Owners::end(const Block& block, OwnedBytes& sums) {
-    sums.owners.died(block.owner, block.size);
-    if (sums.has_pairs) sums.pairs.died(pair_of(block), block.size);
-    if (!changed_.empty()) changed_.erase(block.id);
 }
 
 void Owners::label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies) {

@@ -28,10 +28,25 @@ public:
     void push(u32 tid, u32 level, u64 label, Anomalies& anomalies);
     void pop(u32 tid, u32 level, u64 label) { threads_.pop(tid, level, label, names_); }
 
-    // Sets the owner of a block that begins. flag_word: as its MALLOC has it.
-    void begin(Block& block, PoolKey pool, OwnedBytes& sums, u64 flag_word, Anomalies& anomalies);
+    // Sets the owner of a block that begins.
+    void begin(Block& block, PoolKey pool, OwnedBytes& sums, Anomalies& anomalies) {
+        const u32 root = root_of(pool, block.attr);
+        const LabelsNumber labels = threads_.of(block.tid);
+        if (labels == 0 && root == latest_root_)
+            block.owner = latest_plain_;
+        else
+            block.owner = owner_at_birth(root, labels, block, anomalies);
+        block.told = 0;
+        const bool pairs = follows_pairs(block, sums);
+        sums.owners.born(block.owner, block.size);
+        if (pairs) sums.pairs.born(pair_of(block), block.size);
+    }
     // It ends.
-    void end(const Block& block, OwnedBytes& sums);
+    void end(const Block& block, OwnedBytes& sums) {
+        sums.owners.died(block.owner, block.size);
+        if (sums.has_pairs) sums.pairs.died(pair_of(block), block.size);
+        if (!changed_.empty()) changed_.erase(block.id);
+    }
     // LABEL_ADDR of a live block.
     void label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 step, u64 ts, Anomalies& anomalies);
     // A fold says what the block has been from its beginning, unless something is said at that level already.
@@ -49,6 +64,7 @@ public:
     const OwnerChangeTable& changes() const noexcept { return changes_; }
 
 private:
+    OwnerNumber owner_at_birth(u32 root, LabelsNumber labels, const Block& block, Anomalies& anomalies);
     OwnerNumber number_of(u32 root, LabelsNumber labels, const Block& block, Anomalies& anomalies);
     struct Changed {
         u32 times = 0;

@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
-#include "kernel/wrapping.h"
-
 namespace memscope::kernel {
 
-void PoolOwners::change(OwnerNumber owner, i64 by) {
-    Cell& one = cell(owner);
-    one.now = plus(one.now, by);
-    level_ = plus(level_, by);
-    touch(owner, one);
-}
-
 void PoolOwners::touch(OwnerNumber owner, Cell& one) {
-    if (one.changed == (kOfStep | kOfHighest)) return;
     if ((one.changed & kOfStep) == 0) step_.changed.push_back(owner);
     if ((one.changed & kOfHighest) == 0) highest_.changed.push_back(owner);
     one.changed = kOfStep | kOfHighest;

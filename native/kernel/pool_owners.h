@@ -14,6 +14,7 @@
 #include "kernel/owner_names.h"
 #include "kernel/pool_key.h"
 #include "kernel/tables.h"
+#include "kernel/wrapping.h"
 
 namespace memscope::kernel {
 
@@ -75,7 +76,12 @@ private:
         if (owner >= cells_.size()) cells_.resize(owner + std::size_t{1});
         return cells_[owner];
     }
-    void change(OwnerNumber owner, i64 by);
+    void change(OwnerNumber owner, i64 by) {
+        Cell& one = cell(owner);
+        one.now = plus(one.now, by);
+        level_ = plus(level_, by);
+        if (one.changed != (kOfStep | kOfHighest)) touch(owner, one);
+    }
     void touch(OwnerNumber owner, Cell& cell);
     void note(Peak& peak, i64 Cell::* at, u8 of, u64 allocs, u32 step);
     std::vector<Row> rows_of(u32 step) const;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernel/wrapping.h"
-
 namespace memscope::kernel {
 
 namespace {
@@ -16,30 +14,6 @@ constexpr u32 kFirstStep = 2;  // analysis/steps.py: gaps count from here on
 PoolSteps::PoolSteps(u32 step, u64 ts) noexcept {
     open_.step = step;
     open_.start_ts = ts;
-}
-
-void PoolSteps::allocated(i64 size) noexcept {
-    open_.allocs += 1;
-    open_.alloc_bytes += static_cast<u64>(size);
-    open_.end_bytes = plus(open_.end_bytes, size);
-}
-
-void PoolSteps::freed(i64 size) noexcept {
-    open_.frees += 1;
-    open_.freed_bytes += static_cast<u64>(size);
-    open_.end_bytes = minus(open_.end_bytes, size);
-}
-
-void PoolSteps::note_level() noexcept {
-    open_.min_bytes = open_.has_level ? std::min(open_.min_bytes, open_.end_bytes) : open_.end_bytes;
-    open_.most_bytes = open_.has_level ? std::max(open_.most_bytes, open_.end_bytes) : open_.end_bytes;
-    open_.has_level = true;
-    open_.peak_bytes = std::max(open_.peak_bytes, open_.end_bytes);
-}
-
-void PoolSteps::note_reserved(i64 reserved) noexcept {
-    open_.end_reserved = reserved;
-    open_.peak_reserved = std::max(open_.peak_reserved, reserved);
 }
 
 void PoolSteps::forget_levels() noexcept {

@@ -5,12 +5,14 @@
 //          and least, below its most: upstream's gaps. 120 bytes a row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <vector>
 
 #include "kernel/pool_key.h"
 #include "kernel/tables.h"
+#include "kernel/wrapping.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -25,12 +27,28 @@ public:
     // The first time that any event told: the open step begins with it.
     void begin_at(u64 ts) noexcept { open_.start_ts = ts; }
 
-    void allocated(i64 size) noexcept;
-    void freed(i64 size) noexcept;
+    void allocated(i64 size) noexcept {
+        open_.allocs += 1;
+        open_.alloc_bytes += static_cast<u64>(size);
+        open_.end_bytes = plus(open_.end_bytes, size);
+    }
+    void freed(i64 size) noexcept {
+        open_.frees += 1;
+        open_.freed_bytes += static_cast<u64>(size);
+        open_.end_bytes = minus(open_.end_bytes, size);
+    }
     // Behind every event that changed the level. While an address is given out again there is no level in between.
-    void note_level() noexcept;
+    void note_level() noexcept {
+        open_.min_bytes = open_.has_level ? std::min(open_.min_bytes, open_.end_bytes) : open_.end_bytes;
+        open_.most_bytes = open_.has_level ? std::max(open_.most_bytes, open_.end_bytes) : open_.end_bytes;
+        open_.has_level = true;
+        open_.peak_bytes = std::max(open_.peak_bytes, open_.end_bytes);
+    }
     // reserved: what the pool has from the driver, as it says.
-    void note_reserved(i64 reserved) noexcept;
+    void note_reserved(i64 reserved) noexcept {
+        open_.end_reserved = reserved;
+        open_.peak_reserved = std::max(open_.peak_reserved, reserved);
+    }
 
     // A step that is a range begins here: the levels since the range before are those of no step. Its other numbers
     // count to this one, so that nothing is left out of sums and peaks.

@@ -9,29 +9,29 @@ void Running::hear(const EventColumns& events, std::size_t row) {
     switch (static_cast<Kind>(events.kind[row])) {
         case Kind::OP_START:
             if (Thread* thread = obtain(tid); thread != nullptr && thread->operators.size() < kMaxRunning)
-                thread->operators.push_back(events.name.value_or_zero(row));
+                thread->operators.push_back(events.name[row]);
             break;
         case Kind::OP_END:
-            end_operator(tid, events.name.value_or_zero(row));
+            end_operator(tid, events.name[row]);
             break;
         case Kind::RANGE_START:
-            if (events.aux.value_or_zero(row) != 0) break;  // a step
-            begin_range(tid, {events.attr.value_or_zero(row), events.name.value_or_zero(row), false});
+            if (events.aux[row] != 0) break;  // a step
+            begin_range(tid, {events.attr[row], events.name[row], false});
             break;
         case Kind::RANGE_END:
-            if (events.aux.value_or_zero(row) == 0) end_range(tid, events.attr.value_or_zero(row), false);
+            if (events.aux[row] == 0) end_range(tid, events.attr[row], false);
             break;
         case Kind::CALL:
-            if (const auto kind = static_cast<CallKind>(events.aux.value_or_zero(row)); kind == CallKind::RANGE_BEGUN)
-                begin_range(tid, {events.ts[row], events.name.value_or_zero(row), true});
+            if (const auto kind = static_cast<CallKind>(events.aux[row]); kind == CallKind::RANGE_BEGUN)
+                begin_range(tid, {events.ts[row], events.name[row], true});
             else if (kind == CallKind::RANGE)
-                end_range(tid, events.attr.value_or_zero(row), true);
+                end_range(tid, events.attr[row], true);
             break;
         case Kind::GAP:
             threads_.clear();
             break;
         case Kind::SYSTEM:
-            if (const u32 what = events.aux.value_or_zero(row);
+            if (const u32 what = events.aux[row];
                 what == static_cast<u32>(SystemEvent::START_TRACE) || what == static_cast<u32>(SystemEvent::STOP_TRACE))
                 threads_.clear();
             break;

@@ -7,19 +7,6 @@
 
 namespace memscope::kernel {
 
-void PoolPeaks::allocated(i64 size) noexcept {
-    now_.level = plus(now_.level, size);
-    now_.fresh = plus(now_.fresh, size);
-}
-
-void PoolPeaks::freed(i64 size, u32 birth_step, u32 open_step) noexcept {
-    now_.level = minus(now_.level, size);
-    if (birth_step == open_step)
-        now_.fresh = minus(now_.fresh, size);
-    else if (birth_step <= kWarmUp)
-        now_.early = minus(now_.early, size);
-}
-
 void PoolPeaks::close(u32 step, u32 next, u64 ts) noexcept {
     keep_higher(step);
     if (step <= kWarmUp) now_.early = plus(now_.early, now_.fresh);

@@ -17,6 +17,7 @@
 #include "kernel/pool_key.h"
 #include "kernel/sites.h"
 #include "kernel/tables.h"
+#include "kernel/wrapping.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -26,8 +27,17 @@ class PoolPeaks {
 public:
     static constexpr u32 kWarmUp = 1;  // its last step (analysis/steps.py)
 
-    void allocated(i64 size) noexcept;
-    void freed(i64 size, u32 birth_step, u32 open_step) noexcept;
+    void allocated(i64 size) noexcept {
+        now_.level = plus(now_.level, size);
+        now_.fresh = plus(now_.fresh, size);
+    }
+    void freed(i64 size, u32 birth_step, u32 open_step) noexcept {
+        now_.level = minus(now_.level, size);
+        if (birth_step == open_step)
+            now_.fresh = minus(now_.fresh, size);
+        else if (birth_step <= kWarmUp)
+            now_.early = minus(now_.early, size);
+    }
     // Behind every event that changed the level, as PoolSteps.
     void note_level(u32 step, u64 ts) noexcept {
         if (now_.level > open_.sums.level) begin(open_, step, ts);
@@ -70,7 +80,9 @@ private:
 class SitePeaks {
 public:
     // A site is about to change. live: as it still is.
-    void before_change(const PoolPeaks& pool, u32 site, const Sites::Site& live) {
+    void before_change(const PoolPeaks& pool, u32 site, Sites::Site& live) {
+        if (live.peak_seen == pool.numbers_) return;  // no peak since it changed last
+        live.peak_seen = pool.numbers_;
         if (site >= copies_.size()) copies_.resize(site + std::size_t{1});
         for (const PoolPeaks::Peak* peak : {&pool.highest_, &pool.open_, &pool.closed_}) {
             Copy& copy = copies_[site][peak->place];

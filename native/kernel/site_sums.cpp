@@ -7,7 +7,6 @@ namespace memscope::kernel {
 namespace {
 
 constexpr u32 kExactAges = 32;
-constexpr u32 kOldAge = 2;
 
 // Most sites have two or three runs and a single age: doubling would waste half of the memory.
 template <typename Rows>
@@ -40,16 +39,6 @@ u8 SiteSums::age_class(u32 age) noexcept {
 
 void SiteSums::start(u32 step) noexcept { origin_ = std::max(step, kWarmUp); }
 
-SiteSums::Site& SiteSums::open(u32 id) {
-    if (id >= sites_.size()) sites_.resize(std::size_t{id} + 1);
-    Site& site = sites_[id];
-    if (!site.listed) {
-        site.listed = true;
-        open_sites_.push_back(id);
-    }
-    return site;
-}
-
 SiteSums::Kept& SiteSums::keep(Site& site) {
     if (site.kept == nullptr) site.kept = std::make_unique<Kept>();
     return *site.kept;
@@ -66,25 +55,6 @@ void SiteSums::shrink() {
     deaths_.shrink_to_fit();
 }
 
-void SiteSums::born(u32 id, i64 bytes) {
-    Site& site = open(id);
-    site.open.born += 1;
-    site.open.born_bytes += static_cast<u64>(bytes);
-}
-
-void SiteSums::freed(u32 id, u32 birth_step, u32 open_step, i64 bytes) {
-    Site& site = open(id);
-    site.open.freed += 1;
-    site.open.freed_bytes += static_cast<u64>(bytes);
-    if (birth_step == open_step) {
-        site.open.gone += 1;
-        site.open.gone_bytes += static_cast<u64>(bytes);
-    } else {
-        if (birth_step > origin_ && open_step - birth_step >= kOldAge) site.open.old += 1;
-        deaths_.push_back(Death{id, birth_step, bytes});
-    }
-}
-
 SiteSums::Values SiteSums::gone(const Death& death) noexcept {
     Values values;
     values.gone = 1;
@@ -95,7 +65,6 @@ SiteSums::Values SiteSums::gone(const Death& death) noexcept {
 void SiteSums::close(u32 step, u32 next) {
     for (const u32 id : open_sites_) {
         Site& site = sites_[id];
-        site.listed = false;
         if (has_rows(site)) {
             Kept& kept = keep(site);
             add(kept.runs, step / stride_, site.open);

@@ -12,7 +12,7 @@
 //   thin    a cell is `stride` steps. The stride doubles when there are more than kMostCells cells, or more than
 //           max_runs runs: memory does not depend on the length of the run.
 //
-// Memory: 72 bytes for every site, 150 to 300 more for one that is kept (a run is 64).
+// Memory: 64 bytes for every site, 150 to 300 more for one that is kept (a run is 64).
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@ public:
     static constexpr u32 kMostCells = 1024;
     static constexpr u32 kAgeClasses = 96;
     static constexpr u32 kWarmUp = 1;
+    static constexpr u32 kOldAge = 2;
 
     explicit SiteSums(std::size_t max_runs) : max_runs_(max_runs) {}
 
@@ -39,9 +40,28 @@ public:
     void start(u32 step) noexcept;
 
     // A block of a site, in the open step.
-    void born(u32 site, i64 bytes);
+    void born(u32 id, i64 bytes) {
+        Values& now = open(id);
+        now.born += 1;
+        now.born_bytes += static_cast<u64>(bytes);
+    }
     // Its end, in the open step.
-    void freed(u32 site, u32 birth_step, u32 open_step, i64 bytes);
+    void freed(u32 id, u32 birth_step, u32 open_step, i64 bytes) {
+        Values& now = open(id);
+        now.freed += 1;
+        now.freed_bytes += static_cast<u64>(bytes);
+        if (birth_step == open_step) {
+            now.gone += 1;
+            now.gone_bytes += static_cast<u64>(bytes);
+        } else {
+            if (birth_step > origin_ && open_step - birth_step >= kOldAge) now.old += 1;
+            deaths_.push_back(Death{id, birth_step, bytes});
+        }
+    }
+
+    [[gnu::always_inline]] void fetch(u32 site) const noexcept {
+        if (site < sites_.size()) __builtin_prefetch(&sites_[site], 1);
+    }
 
     // Gives back the memory that was kept for more to come.
     void shrink();
@@ -79,11 +99,14 @@ private:
         Ages ages;
     };
 
-    struct Site {
+    struct alignas(64) Site {        // one line of the cache
         Values open;                 // the open step: what was born, and of it what is gone; what else was freed
         std::unique_ptr<Kept> kept;  // null: it has no rows
-        bool listed = false;         // in open_sites_
+
+        // In open_sites_.
+        bool is_listed() const noexcept { return open.born != 0 || open.freed != 0; }
     };
+    static_assert(sizeof(Site) == 64);
 
     // The end of a block of a closed step in the open one.
     struct Death {
@@ -92,7 +115,13 @@ private:
     };
 
     static u8 age_class(u32 age) noexcept;
-    Site& open(u32 site);
+    // Of the open step. Whoever asks for it counts something at once.
+    Values& open(u32 id) {
+        if (id >= sites_.size()) sites_.resize(std::size_t{id} + 1);
+        Site& site = sites_[id];
+        if (!site.is_listed()) open_sites_.push_back(id);
+        return site.open;
+    }
     static Kept& keep(Site& site);
     void add(Runs& runs, u32 cell, const Values& values);
     static void append_values(SumTable& table, u32 site, u32 cell, u32 cells, const Values& values, bool late);

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "kernel/wrapping.h"
-
 namespace memscope::kernel {
 
 std::size_t SiteIndex::probe(const Sites& sites, u64 stack_py, u64 stack_c) const noexcept {
@@ -38,6 +36,7 @@ u32 Sites::obtain(SiteIndex& of_pool, PoolKey pool, u64 stack_py, u64 stack_c, i
         return obtain(of_pool, pool, 0, 0, size, anomalies);
     }
     id = static_cast<u32>(sites_.size());
+    firsts_.emplace_back();
     Site& added = sites_.emplace_back();
     added.pool = pool;
     added.stack_py = stack_py;
@@ -46,25 +45,9 @@ u32 Sites::obtain(SiteIndex& of_pool, PoolKey pool, u64 stack_py, u64 stack_c, i
     return id;
 }
 
-void Sites::allocated(u32 id, i64 size, u32 step, u64 ts) noexcept {
-    Site& site = sites_[id];
-    if (site.allocs == 0) {
-        site.first_step = step;
-        site.first_ts = ts;
-    }
-    site.last_step = step;
-    site.allocs += 1;
-    site.live_bytes = plus(site.live_bytes, size);
-}
-
-void Sites::freed(u32 id, i64 size) noexcept {
-    Site& site = sites_[id];
-    site.frees += 1;
-    site.live_bytes = minus(site.live_bytes, size);
-}
-
 void Sites::append(SiteTable& table) const {
-    for (const Site& site : sites_) {
+    for (u32 id = 0; id < size(); ++id) {
+        const Site& site = sites_[id];
         table.device_type.push_back(site.pool.device_type);
         table.device.push_back(site.pool.device);
         table.pool.push_back(site.pool.pool);
@@ -74,9 +57,9 @@ void Sites::append(SiteTable& table) const {
         table.frees.push_back(site.frees);
         table.live_blocks.push_back(static_cast<i64>(site.allocs - site.frees));
         table.live_bytes.push_back(site.live_bytes);
-        table.first_step.push_back(site.first_step);
+        table.first_step.push_back(firsts_[id].step);
         table.last_step.push_back(site.last_step);
-        table.first_ts.push_back(site.first_ts);
+        table.first_ts.push_back(firsts_[id].ts);
     }
 }
 

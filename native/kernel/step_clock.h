@@ -58,6 +58,12 @@ public:
         told_step_ = std::max(told_step_, step);
         return opens;
     }
+    // Whether an event of that step changes nothing but the time, which moves on: what nearly all of them do.
+    bool is_steady(u32 step, u64 ts, u8 flags) noexcept {
+        if (step != told_step_ || step != step_ || !is_told_) return false;
+        if (!has(flags, Flag::DEVICE_TIME) && !has(flags, Flag::SHADOW)) last_ts_ = std::max(last_ts_, ts);
+        return true;
+    }
     bool is_late(u32 step) const noexcept { return step < told_step_; }
 
     // A STEP.
@@ -87,6 +93,9 @@ public:
         const u64 ns = ts > first_ts_ ? ts - first_ts_ : 0;
         return static_cast<u32>(std::min<u64>(1 + ns / kWindowNs, kMaxStep));
     }
+
+    // When that window is over.
+    u64 end_of_window(u32 window) const noexcept { return first_ts_ + u64{window} * kWindowNs; }
 
     void describe(RingFacts& facts) const noexcept;
     BeginTable begins() const { return begins_; }
