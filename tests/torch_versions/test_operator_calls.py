@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASES = sorted(path.name for path in (ROOT / "build/torch-versions").glob("*") if (path / "torch").is_dir())
 LIMIT_S = 600  # the observer is built, too
 MISSING = {"fused adamw": ("2.3.",)}  # releases that have no such operator for the CPU
-# Under a mode releases before 2.13 call it once more in some backward passes. It touches nothing.
+# Under a mode some older releases call it once more in some backward passes. It touches nothing.
 DETACH = "torch._ops.aten.detach.default"
 
 
