@@ -57,6 +57,17 @@ def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str
     assert held_by_part(run) == said
 
 
+def test_a_model_that_was_there_before_the_recording_has_weights(tmp_path: Path) -> None:
+    truth = tmp_path / "truth"
+
+    deferred = ["--collect-mode", "deferred"]
+    run = analysed(tmp_path / "out", "decompose", sys.executable, PROGRAMS / "served.py", truth, options=deferred)
+
+    held = json.loads(truth.read_text())
+    assert held["weight"] > held["buffer"] > 0
+    assert [{name: one[name] for name in held} for one in held_by_part(run)] == 4 * [held]
+
+
 def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
 

@@ -55,10 +55,9 @@ def watch() -> None:
 
 def tell_again() -> None:
     """At a step, and when recording begins: what could not be told before."""
+    # Whoever made the groups may have put a function of its own in the place of ours, as MindSpeed does.
     state = None if _known else sys.modules.get(_STATE)
-    if (
-        state is not None
-    ):  # whoever made the groups has put a function of its own in the place of ours, as MindSpeed may
+    if state is not None:
         _looks.run(lambda: _note(_of_megatron(state)))
     _tell()
 

@@ -99,7 +99,7 @@ def _label_modules(modules: Iterable[Any]) -> None:
         fields = getattr(module, "__dict__", {})
         parameters = list((fields.get("_parameters") or {}).values())
         _label(WEIGHT, parameters)
-        _label(WEIGHT, (getattr(one, "ds_tensor", None) for one in parameters))  # DeepSpeed's shard of it
+        _label(WEIGHT, (getattr(one, "__dict__", {}).get("ds_tensor") for one in parameters))  # DeepSpeed's shard of it
         _label(BUFFER, list((fields.get("_buffers") or {}).values()))
 
 
