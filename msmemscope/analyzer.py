@@ -1,6 +1,6 @@
 """Upstream's msmemscope.analyzer, and the analyses of a run of ours.
 
-Upstream's analyses read a memscope_dump_*.csv or .db.
+Upstream's analyses read a memscope_dump_*.csv or .db; check_leaks() takes a run as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
            "check_leaks", "get_analyzer_config", "list_analyzers"]  # fmt: skip
 
-POOLS = ("HAL", "PTA", "PTA_WORKSPACE", "MINDSPORE", "ATB", "HOST")
+POOLS = ("HAL", "PTA", "PTA_WORKSPACE", "MINDSPORE", "ATB", "HOST", "CUDA", "CUDA_DRIVER")
 INEFFICIENT_TYPES = ("early_allocation", "late_deallocation", "temporary_idleness")
 
 _LARGEST_INPUT_BYTES = 8 << 30
@@ -31,7 +31,8 @@ class LeaksConfig:
     parameters = ("input_path", "mstx_info", "start_index")
 
     def __init__(self, input_path: str, mstx_info: str, start_index: int):
-        _check_input(input_path, (".csv", ".db"))
+        if not _is_run(input_path):
+            _check_input(input_path, (".csv", ".db"))
         if not isinstance(mstx_info, str):
             raise TypeError(f"mstx_info takes text; got {type(mstx_info).__name__}")
         if not mstx_info.strip():
@@ -105,20 +106,27 @@ class InefficientAnalyzer:
 def check_leaks(
     input_path: str, mstx_info: str, start_index: int, *, pools: Sequence[str] = ("HAL",)
 ) -> list[LeftBlock]:
-    """What is left between marks in a memscope_dump_*.csv or .db, on stdout and as a list.
+    """What is left between marks in a memscope_dump_*.csv or .db, or all processes of a run: on stdout, and as a list.
 
     Of three mstx marks A, B and C with the name `mstx_info`, of which A is number `start_index` from 0 on, on each
     device: blocks that were allocated between A and B and are alive at C, rows taken in the order of their IDs. pools:
-    of HAL, PTA, PTA_WORKSPACE, MINDSPORE, ATB, HOST.
+    of HAL, PTA, PTA_WORKSPACE, MINDSPORE, ATB, HOST, CUDA, CUDA_DRIVER.
 
-    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump.
+    Of a run directory each rank has marks of its own, as msmemscope.mark() and mstx make them, and events count in the
+    order in which they were recorded. Host memory goes by the marks of all threads, a card by those of threads that
+    use it.
+
+    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump, RunError for a
+    run of a schema that this version does not know.
     """
     config = LeaksConfig(input_path, mstx_info, start_index)
     if isinstance(pools, str) or not pools or set(pools) - set(POOLS):
         raise ValueError(f"pools takes some of {', '.join(POOLS)}")
     from msmemscope.imports.leak_check import check
+    from msmemscope.imports.run_leak_check import check_run
 
-    return check(Path(config.input_path), config.mstx_info, config.start_index, list(pools), print)
+    judge = check_run if _is_run(config.input_path) else check
+    return judge(Path(config.input_path), config.mstx_info, config.start_index, list(pools), print)
 
 
 def check_inefficient(
@@ -218,6 +226,10 @@ def get_analyzer_config(analyzer_type: str) -> dict[str, object]:
 def _check_known(analyzer_type: str, more: str = "") -> None:
     if analyzer_type not in (known := list_analyzers()):
         raise ValueError(f"unknown analyzer {analyzer_type!r}{more}; known: {', '.join(known)}")
+
+
+def _is_run(path: object) -> bool:
+    return isinstance(path, (str, os.PathLike)) and Path(path, "run.json").is_file()
 
 
 def _check_input(path: str, suffixes: tuple[str, ...]) -> None:

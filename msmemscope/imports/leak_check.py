@@ -22,12 +22,14 @@ from msmemscope.imports.upstream_files import read_rows
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 _MIB = 1 << 20
-_MARKS = 3
+MARKS = 3
 
 
 @dataclass(frozen=True)
 class LeftBlock:
-    """device: as the file names it. id: of its MALLOC row."""
+    """device: as the file names it. id: of its MALLOC row; of a run the number of its event among those of its process.
+
+    Of a run alone: rank, and line, the innermost of the user's code that allocated it ("train.py:58")."""
 
     device: str
     pid: int
@@ -35,6 +37,8 @@ class LeftBlock:
     address: int
     bytes: int
     id: int
+    rank: int | None = None
+    line: str = ""
 
 
 def check(
@@ -59,14 +63,10 @@ def check(
         marks = _marks(rows, mark)
         if not len(marks) and kind == DeviceType.CPU:
             continue  # marks are of cards
-        if len(marks) < _MARKS:
-            tell(f"ERROR: device {name} has {len(marks)} marks of that name; {_MARKS} are needed")
+        if tell_too_few(len(marks), start_index, name, tell):
             continue
-        if start_index + _MARKS > len(marks):
-            tell(f"INFO: device {name} has {len(marks)} marks; from {start_index} on there are no {_MARKS}")
-            continue
-        found = _left(rows, marks[start_index : start_index + _MARKS].tolist(), name, pools)
-        _report(found, name, pools, tell)
+        found = _left(rows, marks[start_index : start_index + MARKS].tolist(), name, pools)
+        report(found, name, pools, tell)
         left += found
     return left
 
@@ -90,7 +90,17 @@ def _left(rows: dict[str, npt.NDArray[Any]], marks: list[int], device: str, pool
     return sorted(alive.values(), key=lambda block: block.id)
 
 
-def _report(found: list[LeftBlock], device: str, pools: Sequence[str], tell: Callable[[str], None]) -> None:
+def tell_too_few(marks: int, start_index: int, device: str, tell: Callable[[str], None]) -> bool:
+    """Whether a device has no three marks from start_index on."""
+    if marks < MARKS:
+        tell(f"ERROR: device {device} has {marks} marks of that name; {MARKS} are needed")
+    elif start_index + MARKS > marks:
+        tell(f"INFO: device {device} has {marks} marks; from {start_index} on there are no {MARKS}")
+    return start_index + MARKS > marks
+
+
+def report(found: list[LeftBlock], device: str, pools: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Tells the blocks of one device."""
     if not found:
         tell(f"Device {device}: nothing of {', '.join(pools)} is left")
         return
@@ -98,4 +108,5 @@ def _report(found: list[LeftBlock], device: str, pools: Sequence[str], tell: Cal
     tell(f"====== Device {device}: {len(found)} blocks of {total:.6f} MB are left ======")
     for block in found:
         where = f"0x{block.address:016x}, MALLOC with ID {block.id} of process {block.pid}"
+        where += f", {block.line}" if block.line else ""
         tell(f"{block.pool}: {block.bytes / _MIB:.6f} MB at {where}")
