@@ -200,6 +200,8 @@ class Analyzer:
     --NAME.FIELD and the keywords of config() and analyze(): options.py."""
     judge: Callable[[Tables, Any], Sequence[Finding]]
     """What the tables say, worst first, notes last. Pure: nothing is written, nothing remembered."""
+    uses: tuple[str, ...] = ()
+    """Tables that it reads where another analysis has them made, and else does without; no event is recorded for it."""
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     """The columns of cluster/<name>.csv, of every file in which its findings have a row (`Finding.row`)."""
     groups: tuple[Group, ...] = ()

@@ -339,6 +339,7 @@ def figures(judged: Judged) -> dict[str, Any]:
 PEAK = Analyzer(
     name="peak",
     needs=("sites", "owners", "peaks"),
+    uses=("needs",),  # the floor, where operators were recorded
     options=PeakOptions,
     judge=judge,
     files={"peak": COLUMNS},

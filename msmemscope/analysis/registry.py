@@ -237,6 +237,8 @@ def _loaded(entry: EntryPoint, known: Mapping[str, Analyzer]) -> Analyzer:
         raise ValueError(f"its name {analyzer.name!r} is taken or is no word in small letters")
     if strange := [name for name in analyzer.needs if name not in TABLES and name not in known]:
         raise ValueError(f"it needs {strange[0]!r}; there are {', '.join((*TABLES, *known))}")
+    if strange := [name for name in analyzer.uses if name not in TABLES]:
+        raise ValueError(f"it uses {strange[0]!r}; there are {', '.join(TABLES)}")
     fields_of(analyzer.options)
     taken = {*_TAKEN_FILES, *(file for one in known.values() for file in one.files)}
     if wrong := [file for file in analyzer.files if not _NAME.fullmatch(file) or file in taken]:
