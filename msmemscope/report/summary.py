@@ -185,7 +185,7 @@ def summarise(
     info = run.info
     processes = run.processes
     ranks = tuple(run.ranks)
-    hosts = tuple(sorted({p.host for p in processes}))
+    hosts = tuple(sorted({p.host for p in processes if p.host}))
     world = max([p.world_size for p in processes if p.rank is not None], default=0)
     ended = endings(run, tracked.subjects)
     last = max((step for step in tracked.last_complete_step.values() if step >= 0), default=None)

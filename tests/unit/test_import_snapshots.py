@@ -290,6 +290,7 @@ def test_the_command_prints_the_verdict_and_its_run_can_be_asked_again(
     run = str(tmp_path / "run")
     assert main(["import", *paths, "-o", run]) == 0
     printed = capsys.readouterr()
+    assert " on host unknown, " in printed.out  # a snapshot does not say
     assert "LEAK 1  Rank 1: 1.0 MiB per step" in printed.out
     assert "steps were found from the rhythm" in printed.err
     assert main(["summary", run, "--rank", "1"]) == 0
