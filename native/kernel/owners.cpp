@@ -21,6 +21,14 @@ OwnerNumber Owners::owner_at_birth(u32 root, LabelsNumber labels, const Block& b
     return owner;
 }
 
+u8 Owners::told_by_program(OwnerNumber owner) const noexcept {
+    const Labels& labels = names_.labels(owner);
+    unsigned told = 0;
+    for (u32 level = kUserLevel; level <= kLevels; ++level)
+        if (labels[level - 1] != 0) told |= 1u << level;
+    return static_cast<u8>(told);
+}
+
 bool Owners::follows_pairs(const Block& block, OwnedBytes& sums) const {
     if (!sums.has_pairs && is_known(block)) {
         sums.pairs.begin_like(sums.owners);

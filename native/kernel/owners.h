@@ -2,7 +2,9 @@
 //
 //   birth    a block belongs to the root of its pool and to the labels that its thread has set then
 //   address  LABEL_ADDR sets one level of the block that holds the address. The first at a level says what the block
-//            has been from its beginning; another one later is a change, kept as a row (the same again says nothing)
+//            has been from its beginning; another one later is a change, kept as a row (the same again says nothing),
+//            and so is the first at a level where the program itself named the block at its birth: both are its words,
+//            while what our own look at an optimizer says corrects what a framework's function is assumed to make
 //   folds    `activation` and `temporary` (block_uses.h) and upstream's weak `ops` fill a level that is empty
 //
 // Told by the block tracker, which knows blocks. Memory: 64 bytes for each of kMaxOwners owners, 32 for each of
@@ -36,7 +38,7 @@ public:
             block.owner = latest_plain_;
         else
             block.owner = owner_at_birth(root, labels, block, anomalies);
-        block.told = 0;
+        block.told = labels == 0 ? 0 : told_by_program(block.owner);
         const bool pairs = follows_pairs(block, sums);
         sums.owners.born(block.owner, block.size);
         if (pairs) sums.pairs.born(pair_of(block), block.size);
@@ -71,6 +73,8 @@ private:
         u64 latest = 0;  // number of the change in its pool
     };
     void correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomalies& anomalies);
+    // Bit per level of the program's own that has a label.
+    u8 told_by_program(OwnerNumber owner) const noexcept;
 
     OwnerNumber pair_of(const Block& block) { return sites_.number(block.owner, is_known(block), block.site); }
     // Whether pairs of the pool are told apart; from a block on that somebody has named.

@@ -187,6 +187,16 @@ def test_the_first_label_says_what_a_block_was_from_its_beginning_a_later_one_wh
     assert told.lives[1]["owner_changes"] == 1
 
 
+def test_what_the_program_named_at_birth_and_names_anew_is_a_change_and_what_we_say_of_a_framework_is_none() -> None:
+    told = Told(
+        push("mine"), push("late", DETAIL_1), malloc(0x1000, 100), pop("mine"), pop("late", DETAIL_1), step(1), step(2),
+        tag(0x1000, "yours", USER), tag(0x1000, "weight"), step(3),
+    )  # fmt: skip
+    assert told.changes() == [(1, 2, "PTA@late@mine", "PTA@late@yours")]
+    assert told.at("end", 1) == {"PTA@late@mine": 100}
+    assert told.at("end", 2) == {"PTA@weight@yours": 100}
+
+
 def test_a_block_that_came_behind_the_peak_is_not_moved_in_it() -> None:
     told = Told(malloc(0x1000, 100), malloc(0x2000, 100), free(0x2000), malloc(0x3000, 50), tag(0x3000, "weight"))
     assert told.highest() == told.at("peak", 0) == {"PTA": 200}
@@ -252,6 +262,7 @@ def model(events: list[dict[str, int]]) -> tuple[Whose, Whose, dict[int, str]]:
         elif kind == Kind.MALLOC:
             labels = ["", "", "", "", *pushed[one["tid"]], "", "", ""][:7]
             live[ptr] = Block(len(every) + 1, one["size"], "PTA", labels, one["stack_py"])
+            live[ptr].told = {level for level in range(USER, 8) if labels[level - 1]}
             every.append(live[ptr])
         elif kind == Kind.FREE:
             live.pop(ptr, None)
