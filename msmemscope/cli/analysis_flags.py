@@ -1,4 +1,5 @@
-"""Options of analyses on the command line: --leaks.min-steps 40, of whatever analyses are installed.
+"""Options of analyses on the command line: --leaks.min-steps 40, of whatever analyses are installed; and their names
+as switches of `analyze`.
 
 In: what the registry knows. Out: click's options, and what was given as `Config.analysis_options`. The registry is
 imported when a line has such an option, or asks for help: other lines do not wait for it.
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 _PREFIX = "analysis__"  # of the names under which click keeps what was given
+_SWITCH = "only__"
 
 
 def mentions_analysis(words: Iterable[str]) -> bool:
@@ -33,6 +35,21 @@ def analysis_options() -> list[click.Option]:
         for name in registry.list_analyzers()
         for one in options.fields_of(registry.get_analyzer(name).options)
     ]
+
+
+def analysis_switches() -> list[click.Option]:
+    """One for each analysis: --watch for --only watch. The help says so in one place, not once for each."""
+    registry = importlib.import_module("msmemscope.analysis.registry")
+    return [
+        click.Option([f"{_SWITCH}{name}", f"--{name}"], is_flag=True, hidden=True)
+        for name in registry.list_analyzers()
+        if name not in ("help", "list", "only")
+    ]
+
+
+def take_switched(values: dict[str, Any]) -> list[str]:
+    """Takes the analyses whose switch was given out of click's values."""
+    return [name.removeprefix(_SWITCH) for name in list(values) if name.startswith(_SWITCH) and values.pop(name)]
 
 
 def take_given(values: dict[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from msmemscope.cli.analysis_flags import analysis_options, take_given
+from msmemscope.cli.analysis_flags import analysis_options, analysis_switches, take_given, take_switched
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import config_of_run, is_being_recorded, open_run_directory, read_run_info
@@ -18,10 +18,10 @@ from msmemscope.progress import progress_bar
 
 
 class _AnalyzeCommand(click.Command):
-    """Takes the options of analyses."""
+    """Takes the options of analyses, and their names as switches."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*super().get_params(ctx), *analysis_options()]
+        return [*super().get_params(ctx), *analysis_options(), *analysis_switches()]
 
 
 def _print_list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -50,7 +50,7 @@ def _print_list(context: click.Context, _: click.Parameter, wanted: bool) -> Non
     multiple=True,
     metavar="NAME",
     help="Run this analysis alone, whatever --analysis said, and print what it finds; nothing is written. May be given "
-    "several times, or with several names and commas between them.",
+    "several times, or with several names and commas between them; --watch is short for --only watch, and so on.",
 )
 def command(run: str, only: tuple[str, ...], **values: Any) -> int:
     """Analyse a recorded run again: findings, cluster tables and per-device files are written anew, and the verdict
@@ -60,8 +60,9 @@ def command(run: str, only: tuple[str, ...], **values: Any) -> int:
     that the run was recorded with.
     """
     given = take_given(values)
-    if only:
-        return _print_only(run, [name.strip() for text in only for name in text.split(",")], given)
+    names = [*take_switched(values), *(name.strip() for text in only for name in text.split(","))]
+    if names:
+        return _print_only(run, names, given)
     importlib.import_module("msmemscope.collect.unsaved").make_run(Path(run))
     path = open_run_directory(run, to_write=True)
     info = read_run_info(path)

@@ -283,6 +283,8 @@ def test_the_command_prints_what_is_asked_for_and_writes_nothing(
     assert "TOY 4  rank 3" in text
     assert "LEAK" not in text
     assert "msMemScope: 4 findings of toy: rank 0 at " in text
+    assert main(["analyze", "--toy", str(path)]) == 0
+    assert capfd.readouterr().out == text
     assert main(["analyze", str(path), "--only", "leaks, oom", "--only", "toy"]) == 0
     text = capfd.readouterr().out
     assert "TOY 4  rank 3" in text
