@@ -3,7 +3,9 @@
 Times are of one processor. random: launches of 200 names in no order; steps: the same 5,000 launches again and again;
 loop: of 7. 1 % edits: a third of them replaced, removed, inserted each. unrelated: two random sequences of one set of
 names, and of two sets. With --ranks, instead, all of the comparison of two jobs with so many ranks, of 200 steps and
-2,000 sites, without the reading of the runs. Run: python benchmarks/compare.py [--launches 1000000] [--ranks 64,256]
+2,000 sites, of which every fifth allocates twice as much in the second, without the reading of the runs.
+
+Run: python benchmarks/compare.py [--launches 1000000] [--ranks 64,256]
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from msmemscope.analysis.analyzer import Tables
 from msmemscope.analysis.blocks import merged
 from msmemscope.analysis.compare import CompareOptions, compare_runs
 from msmemscope.folds.ring_fold import RingFold
+from msmemscope.folds.ring_tables import RingTables
 from msmemscope.tables.run import Frame
 
 Numbers = npt.NDArray[np.uint64]
@@ -65,21 +69,27 @@ def _measure(name: str, a: Numbers, b: Numbers) -> None:
 def _measure_ranks(count: int, steps: int = 200) -> None:
     import folds  # beside this file
 
-    kinds = {rank: folds.rank_steps(rank, steps) for rank in (0, 3)}
-    tables = []
-    for _ in range(2):
-        rings = [RingFold(one.ring) for one in folds.processes(count)]
-        for rank, ring in enumerate(rings):
-            columns = kinds[3 if rank == 3 else 0]
-            ring.take(len(columns["kind"]), columns)
-        tracked = merged((ring.tables() for ring in rings), folds.processes(count))
-        frames = lambda stack: (Frame("/src/train.py", stack, "forward", "python"),) if stack else ()  # noqa: E731
-        tables.append(Tables(tracked, frames, str, lambda _: None, dict, dict))  # type: ignore[arg-type]
+    jobs = []
+    for larger in (1, 2):
+        processes = folds.processes(count)
+        usual, third = (_rank_tables(folds.rank_steps(rank, steps), larger) for rank in (0, 3))
+        rings = (replace(third if one.rank == 3 else usual, ring=one.ring) for one in processes)
+        frames = lambda stack: (Frame("/src/train.py", f"layer_{stack // 50}", stack, "python"),) if stack else ()  # noqa: E731
+        jobs.append(Tables(merged(rings, processes), frames, str, lambda _: None, dict, dict))  # type: ignore[arg-type]
     began = time.process_time()
-    found = compare_runs(tables[0], tables[1], CompareOptions())
+    found = compare_runs(jobs[0], jobs[1], CompareOptions())
     took = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    print(f"{count:5} ranks: {took:6.2f} s, {len(found.findings)} findings, peak RSS {peak:.2f} GiB", flush=True)
+    told = ", ".join(f"{one.kind} on {len(one.ranks)} ranks" for one in found.findings)
+    print(f"{count:5} ranks: {took:6.2f} s, peak RSS {peak:.2f} GiB, {told}", flush=True)
+
+
+def _rank_tables(columns: dict[str, Any], larger: int) -> RingTables:
+    """Of one rank; the blocks of every fifth site are `larger` times as large."""
+    columns = {**columns, "size": columns["size"] * np.where(columns["stack_py"] % 100 >= 80, larger, 1)}
+    ring = RingFold(1)
+    ring.take(len(columns["kind"]), columns)
+    return ring.tables()
 
 
 def _edited(a: Numbers, share: float, chance: np.random.Generator) -> Numbers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from msmemscope.analysis import compare_words
 from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
 from msmemscope.analysis.compare_launches import Differences, Events, differences
-from msmemscope.analysis.compare_lines import Change, Holdings, matched
+from msmemscope.analysis.compare_lines import Changes, Holdings, Layer
 from msmemscope.analysis.compare_sides import Pair, Pairing, Place, Side, launch_steps, paired, read_choices, side_of
 from msmemscope.analysis.findings import Finding
 from msmemscope.analysis.steps import FIRST_STEP
@@ -62,7 +62,7 @@ class Comparison:
     b: Side
     pairing: Pairing
     findings: tuple[Finding, ...]
-    lines: Mapping[tuple[Pair, Place], list[Change]] = field(default_factory=dict)
+    lines: Mapping[tuple[Pair, Place], Changes] = field(default_factory=dict)
     owners: Mapping[tuple[Pair, Place], Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     launches: Mapping[Pair, Differences] = field(default_factory=dict)
 
@@ -94,14 +94,14 @@ def compare_runs(
     """Pure. events: of either side; None: operators are not compared. InputError when one lacks what is compared."""
     first, second = sides_of(a, b, options, names)
     pairing = paired(first, second)
-    lines: dict[tuple[Pair, Place], list[Change]] = {}
+    lines: dict[tuple[Pair, Place], Changes] = {}
     owners: dict[tuple[Pair, Place], Mapping[str, tuple[int, int]]] = {}
     launches: dict[Pair, Differences] = {}
-    of_a, of_b = Holdings(first), Holdings(second)
+    of_a, of_b, layer = Holdings(first), Holdings(second), Layer()
     for pair in pairing.pairs:
         owners_a, owners_b = of_a.by_owner(pair.a), of_b.by_owner(pair.b)
         for place in sorted({*pair.a.figures, *pair.b.figures}):
-            lines[pair, place] = matched(of_a.by_line(pair.a, place), of_b.by_line(pair.b, place))
+            lines[pair, place] = layer.changes(of_a.by_line(pair.a, place), of_b.by_line(pair.b, place))
             a_held, b_held = owners_a.get(place, {}), owners_b.get(place, {})
             both = sorted({*a_held, *b_held})
             owners[pair, place] = {owner: (a_held.get(owner, 0), b_held.get(owner, 0)) for owner in both}

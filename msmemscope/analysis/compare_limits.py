@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from statistics import median
 
-from msmemscope.analysis.compare_lines import Holdings, Line
+from msmemscope.analysis.compare_lines import Held, Holdings
 from msmemscope.analysis.compare_sides import METRICS, Figures, Member, Pairing, Side, place_name
 from msmemscope.analysis.findings import format_bytes
 from msmemscope.errors import InputError, UsageError
@@ -136,18 +136,22 @@ _FIGURES: Mapping[str, Callable[[Figures], float | None]] = {
 }
 
 
-def _site(limit: Limit, side: Side, held: Mapping[Line, int], member: Member) -> int:
+def _site(limit: Limit, side: Side, held: Held, member: Member) -> int:
     parts = PurePath(limit.file).parts
-    found = [one for one in held if one.line == limit.line and PurePath(one.file).parts[-len(parts) :] == parts]
+    found = [
+        number
+        for number, one in enumerate(held.lines)
+        if one.line == limit.line and PurePath(one.file).parts[-len(parts) :] == parts
+    ]
     if not found:
         near = _allocating_lines(held, parts)
         raise InputError(
             f"{side.name}: {member.subject.label} allocates nothing at {limit.file}:{limit.line}, so {limit.text} "
             f"cannot be judged{near}"
         )
-    return sum(held[one] for one in found)
+    return int(held.sizes[found].sum())
 
 
-def _allocating_lines(held: Mapping[Line, int], parts: Sequence[str]) -> str:
-    lines = sorted({one.line for one in held if PurePath(one.file).parts[-len(parts) :] == tuple(parts)})
+def _allocating_lines(held: Held, parts: Sequence[str]) -> str:
+    lines = sorted({one.line for one in held.lines if PurePath(one.file).parts[-len(parts) :] == tuple(parts)})
     return f"; it does in lines {', '.join(map(str, lines[:16]))}" if lines else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msmemscope.analysis.compare_launches import INSERTED, MEMORY, REMOVED, REPLACED, Difference, Differences
 from msmemscope.analysis.compare_limits import change_text, value_text
-from msmemscope.analysis.compare_lines import Change, matched
+from msmemscope.analysis.compare_lines import Change, medians
 from msmemscope.analysis.compare_sides import METRICS, Figures, Pair, Place, launch_steps, place_name
 from msmemscope.analysis.findings import (
     Finding,
@@ -199,18 +199,8 @@ def _figure_lines(figures: Mapping[str, tuple[float | None, float | None]]) -> I
 
 def _median_lines(comparison: Comparison, pairs: Sequence[Pair], place: Place) -> list[Change]:
     """Of one pair its own; of several the median of each line."""
-    if len(pairs) == 1:
-        return [one for one in comparison.lines[pairs[0], place] if one.a_bytes or one.b_bytes]
-    held: list[dict[Any, list[int]]] = [{}, {}]
-    for pair in pairs:
-        for one in comparison.lines[pair, place]:
-            for side, line, size in ((0, one.a, one.a_bytes), (1, one.b, one.b_bytes)):
-                if line is not None:
-                    held[side].setdefault(line, []).append(size)
-    filled = [
-        {line: int(median([*sizes, *[0] * (len(pairs) - len(sizes))])) for line, sizes in side.items()} for side in held
-    ]
-    return [one for one in matched(*filled) if one.a_bytes or one.b_bytes]
+    some = [comparison.lines[pair, place] for pair in pairs]
+    return [one for one in (some[0] if len(some) == 1 else medians(some)) if one.a_bytes or one.b_bytes]
 
 
 def _lines(comparison: Comparison, lines: Sequence[Change], options: CompareOptions) -> Iterator[str]:

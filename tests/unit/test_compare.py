@@ -12,7 +12,7 @@ import pytest
 
 from msmemscope.analysis.compare import CompareOptions, Comparison
 from msmemscope.analysis.compare_limits import broken, change_text, parse_limits
-from msmemscope.analysis.compare_lines import Change, Line, matched
+from msmemscope.analysis.compare_lines import Change, Line, matched, medians
 from msmemscope.analysis.compare_sides import Choice, read_choices
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, UsageError
@@ -245,6 +245,32 @@ def test_the_same_operators_are_no_finding(run: Make) -> None:
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_line_of_files_of_one_name_is_laid_together_once() -> None:
+    def of(*sizes: tuple[str, int]) -> dict[Line, int]:
+        return {Line(file, 10, "forward"): size for file, size in sizes}
+
+    here, there = of(("/x/a/model.py", 1), ("/x/b/model.py", 5)), of(("/y/a/model.py", 2), ("/y/b/model.py", 5))
+    assert {(one.a, one.b, one.bytes) for one in matched(here, there)} == {
+        (*both, more) for both, more in zip(zip(here, there, strict=True), (1, 0), strict=True)
+    }
+    alone = list(matched(here, of(("/y/a/model.py", 2))))
+    assert (len(alone), sum(one.a_bytes for one in alone), sum(one.b_bytes for one in alone)) == (2, 6, 2)
+
+
+def test_medians_are_of_all_ranks_also_of_those_without_the_line() -> None:
+    def at(line: int) -> Line:
+        return Line("/m.py", line, f"of_{line}")
+
+    ranks = [
+        matched({at(1): 10, at(2): 4}, {at(1): 20, at(2): 4}),
+        matched({at(1): 12, at(3): 9}, {at(1): 21, at(3): 9}),
+        matched({at(1): 30, at(2): 6, at(4): -8}, {at(1): 90, at(2): 7, at(4): 8}),
+    ]
+    found = {one.line: (one.a_bytes, one.b_bytes) for one in medians(ranks)}
+    assert found == {at(1): (12, 21), at(2): (4, 4), at(3): (0, 0), at(4): (0, 0)}
+    assert {one.line: one.b_bytes for one in medians(ranks[:2])} == {at(1): 20, at(2): 2, at(3): 4}
 
 
 def test_lines_are_matched_by_what_is_left_of_them() -> None:
