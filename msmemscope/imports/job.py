@@ -91,6 +91,8 @@ def _read_dumps(paths: Sequence[Path], request: Request, progress: Progress | No
         if progress is not None:
             progress("reading", at, len(paths))
         files.append(read_rows(path))
+    if not any(len(one.columns["kind"]) for one in files):
+        raise InputError(f"{paths[0]}: it holds no event" + (", nor do the others" if len(paths) > 1 else ""))
     return processes_of(files, request.ranks)
 
 

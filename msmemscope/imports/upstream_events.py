@@ -59,7 +59,8 @@ def processes_of(files: Sequence[Rows], ranks: Sequence[int] = ()) -> list[Impor
         process = _process([files[at] for at in members], [rows[at][pid] for at in members], pid)
         process.rank = several.pop()
         if process.rank is not None and process.rank in ranked:
-            raise UsageError(f"{ranked[process.rank]} and {process.path} are both of rank {process.rank}: give --ranks")
+            way = "--ranks names one for each process" if ranks else "give --ranks"
+            raise UsageError(f"{ranked[process.rank]} and {process.path} are both of rank {process.rank}: {way}")
         if process.rank is not None:
             ranked[process.rank] = process.path
         found.append(process)

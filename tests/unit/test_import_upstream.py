@@ -132,7 +132,7 @@ def test_ranks_are_given_or_stand_in_the_path(tmp_path: Path) -> None:
         paths.append(dump.save(tmp_path / f"rank{rank}" / "memscope_dump_1.csv"))
     assert leaks(imported(tmp_path, *paths)) == [("leak", (1,), 4096)]
     assert [one.rank for one in processes_of([read_rows(path) for path in paths], [5, 3])] == [5, 3]
-    with pytest.raises(UsageError, match="both of rank 2"):
+    with pytest.raises(UsageError, match="both of rank 2: --ranks names one"):
         processes_of([read_rows(path) for path in paths], [2, 2])
 
 
@@ -286,6 +286,12 @@ def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:
     for name, why in (("fifo.csv", "no regular file"), ("fifo.pickle", "no regular file"), ("loop.csv", "links")):
         with pytest.raises(InputError, match=rf"{name}: .*{why}"):
             import_job(Request((tmp_path / name,), tmp_path / "run"))
+    header = (tmp_path / "memscope_dump_1.csv", tmp_path / "memscope_dump_2.csv")
+    for path in header:
+        path.write_text(HEADER + "\n")
+    for paths in (header[:1], header):
+        with pytest.raises(InputError, match=r"memscope_dump_1.csv: it holds no event"):
+            import_job(Request(paths, tmp_path / "run"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no memscope_dump"):
         import_job(Request((tmp_path / "empty",), tmp_path / "run"))
