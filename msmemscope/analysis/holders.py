@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 UNSEEN = "something that Python's garbage collector does not see: a numpy array that shares the memory, or C++"
 _LONGEST = 512
-_COUNT = re.compile(r"\([\d,]+ items\)")  # differs between ranks
+_COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items\))")  # differs between ranks
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,14 @@ def test_an_attribute_is_named_with_its_class_with_and_without_a_dictionary_or_s
 
     feats.append(Plain(tensors()))
     feats.append(Slotted(deque(tensors())))
+    feats.append(Plain(deque(tensors(), maxlen=1000)))
     said = [holder(addresses(one.values)) for one in (*feats, Shared)]  # type: ignore[attr-defined]
     vars(feats[0])  # from now on it has a dictionary of its own
     said.append(holder(addresses(feats[0].values)))  # type: ignore[attr-defined]
     assert said == [
         "list `values` (30 items), an attribute of Plain",
         "deque `values` (30 items), an attribute of Slotted",
+        "deque `values` (30 of at most 1,000 items), an attribute of Plain",
         "list `values` (30 items), an attribute of the class Shared",
         "list `values` (30 items), an attribute of Plain",
     ]

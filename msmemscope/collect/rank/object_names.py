@@ -36,6 +36,7 @@ _MOST_STEPS = 400  # of one way from an object to its name
 classes_of = type.__dict__["__mro__"].__get__
 _space_of_class = type.__dict__["__dict__"].__get__
 _name_of_class = type.__dict__["__name__"].__get__
+_bound_of_deque = deque.__dict__["maxlen"].__get__
 _space_of_module = type.__dict__["__dict__"].__get__(ModuleType)["__dict__"].__get__
 
 
@@ -111,12 +112,15 @@ def running_locals() -> dict[int, str]:
 
 
 def label(thing: object, name: str = "") -> str:
-    """ "list `feats` (40 items)", "tensor `total`", "a Meter"."""
+    """ "list `feats` (40 items)", "tensor `total`", "a Meter"; of a deque with a bound, which is full one day, the bound as
+    well: "deque `seen` (40 of at most 1,000 items)"."""
     base = base_of(thing)
     kind = class_name(thing)
     if base is None:
         return f"`{name}`" if name else f"a {kind}"
-    count = f"{base.__len__(thing):,} items"  # type: ignore[attr-defined]
+    bound = _bound_of_deque(thing) if base is deque else None
+    most = "" if bound is None else f" of at most {bound:,}"
+    count = f"{base.__len__(thing):,}{most} items"  # type: ignore[attr-defined]
     return f"{kind} `{name}` ({count})" if name else f"a {kind} ({count})"
 
 
