@@ -174,9 +174,8 @@ def _plain(section: Section) -> Iterator[str]:
 def _job(summary: Summary) -> Section:
     ranks = f"{ranks_text(summary.ranks)} of {summary.world_size}" if summary.ranks else ""
     who = [*([ranks] if ranks else []), *([_few(summary.others)] if summary.others else [])]
-    hosts = (
-        f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {host_text((*summary.hosts, 'unknown')[0])}"
-    )
+    host = (*summary.hosts, "")[0] or "unknown"  # files of another tool may tell none
+    hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {host_text(host)}"
     processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
     lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]
     if summary.attempts > 1:

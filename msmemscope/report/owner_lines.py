@@ -13,8 +13,9 @@ from typing import Any
 from msmemscope.analysis.decompose import END, PEAK, STEP_END, STEP_PEAK
 from msmemscope.analysis.decompose_lines import REST
 from msmemscope.analysis.findings import format_bytes, place_text, with_source
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.errors import InputError
-from msmemscope.report.analysed import Progress, analyse
+from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.console import check_there
 from msmemscope.tables.run import Run
 from msmemscope.text import plain
@@ -47,11 +48,11 @@ def owner_lines_text(
     run = Run(path)
     check_there(run, rank, pid)
     options: dict[str, Any] = {"lines": _MOST_LINES} | ({} if step is None else {"step": step})
-    summary = analyse(run, only=["decompose"], options={"decompose": options}, progress=progress).summary
+    analysis = analyse(run, only=["decompose"], options={"decompose": options}, progress=progress)
     scope = "job" if rank is None and pid is None else "process"
     rows = [
         row.cells
-        for one in summary.findings
+        for one in analysis.summary.findings
         for row in one.rows
         if row.file == "decompose_lines"
         and row.cells["scope"] == scope
@@ -61,7 +62,7 @@ def owner_lines_text(
     moments = (PEAK, END) if step is None else (STEP_PEAK, STEP_END)
     mine = [row for row in rows if row["when"] in moments and _is_below(str(row["owner"]), owner)]
     if not mine:
-        raise InputError(f"{run.path}: {_unknown(owner, rows, step, moments)}")
+        raise InputError(f"{run.path}: {_unknown(owner, rows, step, moments, analysis)}")
     return "\n".join(map(plain, _paragraphs(mine)))
 
 
@@ -70,12 +71,14 @@ def _is_below(text: str, owner: str) -> bool:
     return any(one == owner or one.startswith(f"{owner}@") for one in (text, text.partition("@")[2]))
 
 
-def _unknown(owner: str, rows: list[Cells], step: int | None, moments: tuple[str, ...]) -> str:
+def _unknown(owner: str, rows: list[Cells], step: int | None, moments: tuple[str, ...], analysis: Analysis) -> str:
     if not rows:
         return "nobody has named an owner: record with --analysis decompose, or name blocks with msmemscope.describe"
     known = sorted({str(row["owner"]).partition("@")[2] for row in rows if row["when"] in moments})
     if step is not None and not known:
-        return f"the lines of owners are not known of step {step}"
+        first, last = analysis.summary.first_step, analysis.summary.last_step
+        there = "no step was complete" if last is None else f"complete are {first}-{last}"
+        return f"the lines of owners are not known of step {step}; {there}"
     named = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
     return f"no bytes belonged to {owner!r} then; there are {named}"
 
@@ -96,7 +99,12 @@ def _paragraphs(rows: list[Cells]) -> Iterator[str]:
             lines[row["what"], row["file"], row["line"], row["function"], row["owner"]] += int(row["bytes"])
         for (what, file, line, function, owner), size in sorted(lines.items(), key=lambda one: -one[1]):
             share = 100 * size / total if total else 0.0
-            at = "other lines" if what == REST else _place(str(file), line, str(function))
+            if what == REST:
+                at = "other lines"
+            elif not file and str(owner).endswith(f"@{UNATTRIBUTED}"):
+                at = "lines are told apart of named owners alone; cluster/peak.csv has all (analyze RUN --only peak)"
+            else:
+                at = _place(str(file), line, str(function))
             yield f"{format_bytes(size):>12}  {share:5.1f} %  {at}  {str(owner).partition('@')[2]}"
 
 

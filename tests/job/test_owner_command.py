@@ -18,6 +18,7 @@ from msmemscope.describe import describer
 
 kept = torch.ones(3000)  # ALLOCATED
 print(kept[7:].data_ptr(), flush=True)
+nobodys = torch.ones(500)
 for number in range(1, 6):
     msmemscope.step()
     if number == 1:
@@ -67,3 +68,9 @@ def test_whose_a_block_was_at_a_step(watch: Watch, tmp_path: Path) -> None:
     unknown = ask(outcome.run, "weights")
     assert unknown.returncode == 3
     assert "no bytes belonged to 'weights' then; there are cache, result" in unknown.stderr
+    later = ask(outcome.run, "cache", "--step", "99")
+    assert later.returncode == 3
+    assert "the lines of owners are not known of step 99; complete are 0-5" in later.stderr
+    nameless = ask(outcome.run, "unattributed").stdout
+    assert "2.0 KiB  100.0 %  lines are told apart of named owners alone; cluster/peak.csv has all" in nameless
+    assert "an unknown line" not in nameless

@@ -56,6 +56,8 @@ def test_a_program_alone_is_called_by_its_name() -> None:
     text = plain_text(analyse(run))
     lines = text.splitlines()
     assert lines[1] == "train.py on host host-a, 1 process"
+    run.processes[0] = replace(run.processes[0], host="")  # as of a csv, which tells none
+    assert plain_text(analyse(run)).splitlines()[1] == "train.py on host unknown, 1 process"
     assert any(line.startswith("LEAK 1  train.py: 4.0 KiB per step is kept from train.py:58") for line in lines)
     (header,) = [line.split() for line in lines if "growth/step" in line]
     assert header[0] == "process"
