@@ -112,8 +112,8 @@ def running_locals() -> dict[int, str]:
 
 
 def label(thing: object, name: str = "") -> str:
-    """ "list `feats` (40 items)", "tensor `total`", "a Meter"; of a deque with a bound, which is full one day, the bound as
-    well: "deque `seen` (40 of at most 1,000 items)"."""
+    """ "list `feats` (40 items)", "tensor `total`", "a Meter"; of a deque with a bound (it is full one day) also that:
+    "deque `seen` (40 of at most 1,000 items)"."""
     base = base_of(thing)
     kind = class_name(thing)
     if base is None:
