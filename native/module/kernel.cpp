@@ -143,7 +143,7 @@ public:
     SharedTracker(std::size_t max_sites, std::size_t max_runs, bool lives) : tracker_(max_sites, max_runs, lives) {}
 
     void set_parent(bool has_parent) {
-        locked([&] { tracker_.set_parent(has_parent); });
+        locked_change([&] { tracker_.set_parent(has_parent); });
     }
 
     py::object feed(std::size_t n, const py::dict& columns, bool enrich) {
@@ -156,27 +156,35 @@ public:
         }
         const auto work = [&] { tracker_.feed(batch.events, enrich ? &enriched : nullptr); };
         if (n > kShort || !mutex_.try_lock()) {
-            locked(work);
+            locked_change(work);
         } else {
             const std::lock_guard<std::mutex> guard(mutex_, std::adopt_lock);
-            work();
+            changed(work);
         }
         if (!enrich) return py::none();
         return to_python(std::move(enriched));
     }
 
     void shrink() {
-        locked([&] { tracker_.shrink(); });
+        locked_change([&] { tracker_.shrink(); });
     }
 
     void forget_lives() {
-        locked([&] { tracker_.forget_lives(); });
+        locked_change([&] { tracker_.forget_lives(); });
     }
 
     // What a member of the tracker hands out.
     template <typename Member>
     auto ask(Member member) {
-        return locked([&] { return (tracker_.*member)(); });
+        return locked([&] {
+            const auto work = [&] { return (tracker_.*member)(); };
+            if constexpr (std::is_invocable_v<Member, const BlockTracker&>) {
+                refuse_if_torn();
+                return work();
+            } else {
+                return changed(work);
+            }
+        });
     }
 
     // Of the thread that feeds, which asks behind each batch.
@@ -195,8 +203,31 @@ private:
         return work();
     }
 
+    template <typename Work>
+    void locked_change(Work&& work) {
+        locked([&] { changed(work); });
+    }
+
+    // Where memory ends in the midst of a change, one table knows a block and the next does not know its site: what is
+    // asked then would be read from beyond an end.
+    template <typename Work>
+    std::invoke_result_t<Work> changed(Work& work) {
+        refuse_if_torn();
+        try {
+            return work();
+        } catch (...) {
+            is_torn_ = true;
+            throw;
+        }
+    }
+
+    void refuse_if_torn() const {
+        if (is_torn_) throw std::runtime_error("memory ended in an earlier call: this tracker has nothing whole");
+    }
+
     BlockTracker tracker_;
     std::mutex mutex_;
+    bool is_torn_ = false;
 };
 
 std::string demangled(const std::string& symbol) {

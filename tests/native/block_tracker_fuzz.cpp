@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <vector>
 
 using namespace memscope;
@@ -46,11 +48,53 @@ private:
 };
 
 constexpr u8 kKinds[] = {
-    static_cast<u8>(Kind::MALLOC), static_cast<u8>(Kind::MALLOC),        static_cast<u8>(Kind::FREE),
-    static_cast<u8>(Kind::FREE),   static_cast<u8>(Kind::STEP),          static_cast<u8>(Kind::RANGE_END),
-    static_cast<u8>(Kind::ACCESS), static_cast<u8>(Kind::KERNEL_LAUNCH), static_cast<u8>(Kind::MAP),
-    static_cast<u8>(Kind::UNMAP),  static_cast<u8>(Kind::ACCESS),        static_cast<u8>(Kind::OP_START),
-    static_cast<u8>(Kind::OP_END)};
+    static_cast<u8>(Kind::MALLOC),     static_cast<u8>(Kind::MALLOC),        static_cast<u8>(Kind::FREE),
+    static_cast<u8>(Kind::FREE),       static_cast<u8>(Kind::STEP),          static_cast<u8>(Kind::RANGE_END),
+    static_cast<u8>(Kind::ACCESS),     static_cast<u8>(Kind::KERNEL_LAUNCH), static_cast<u8>(Kind::MAP),
+    static_cast<u8>(Kind::UNMAP),      static_cast<u8>(Kind::ACCESS),        static_cast<u8>(Kind::OP_START),
+    static_cast<u8>(Kind::OP_END),     static_cast<u8>(Kind::LABEL_PUSH),    static_cast<u8>(Kind::LABEL_POP),
+    static_cast<u8>(Kind::LABEL_ADDR), static_cast<u8>(Kind::LABEL_ADDR),    static_cast<u8>(Kind::GAP),
+    static_cast<u8>(Kind::SYSTEM)};
+
+using PoolOf = std::tuple<u8, i16, u8>;
+
+// The bytes that rows of a table say of each pool; of its last step where it has rows of several.
+template <typename Table>
+std::map<PoolOf, i64> bytes_by_pool(const Table& table, const std::vector<i64>& bytes, const std::vector<u32>* step,
+                                    u32 last) {
+    std::map<PoolOf, i64> sums;
+    for (std::size_t row = 0; row < bytes.size(); ++row)
+        if (step == nullptr || (*step)[row] == last)
+            sums[{table.device_type[row], table.device[row], table.pool[row]}] += bytes[row];
+    return sums;
+}
+
+// Whose bytes a pool holds, and from which sites, add up to what it holds.
+void expect_owners_add_up(const BlockTracker& tracker) {
+    const LiveTable live = tracker.live();
+    const OwnerSumTable sums = tracker.owner_sums();
+    const OwnerPeakTable peaks = tracker.owner_peaks();
+    const OwnedSiteSumTable pair_sums = tracker.owned_site_sums();
+    const OwnedSitePeakTable pair_peaks = tracker.owned_site_peaks();
+    const std::size_t most = kMaxOwnerRows + kOwnersPerStep;
+    expect(sums.owner.size() <= kMaxPools * most && pair_sums.owner.size() <= kMaxPools * most, "rows of owners");
+    const u32 step = tracker.step();
+    const auto held = bytes_by_pool(live, live.size, nullptr, 0);
+    const auto at = [](const std::map<PoolOf, i64>& by_pool, const PoolOf& pool) {
+        const auto found = by_pool.find(pool);
+        return found == by_pool.end() ? 0 : found->second;
+    };
+    const auto highest = bytes_by_pool(peaks, peaks.bytes, nullptr, 0);
+    const auto peak = bytes_by_pool(sums, sums.peak_bytes, &sums.step, step);
+    for (const auto& [pool, bytes] : bytes_by_pool(sums, sums.end_bytes, &sums.step, step))
+        expect(bytes == at(held, pool), "bytes of owners");
+    for (const auto& [pool, bytes] : bytes_by_pool(pair_sums, pair_sums.end_bytes, &pair_sums.step, step))
+        expect(bytes == at(held, pool), "bytes of owners by site");
+    for (const auto& [pool, bytes] : bytes_by_pool(pair_sums, pair_sums.peak_bytes, &pair_sums.step, step))
+        expect(bytes == at(peak, pool), "bytes of owners by site at the peak of a step");
+    for (const auto& [pool, bytes] : bytes_by_pool(pair_peaks, pair_peaks.bytes, nullptr, 0))
+        expect(bytes == at(highest, pool), "bytes of owners by site at the peak");
+}
 
 }  // namespace
 
@@ -96,6 +140,7 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
         expect(lives == facts.allocs, "lives");
         expect(tracker.segments().ptr.size() <= kMaxSegments + 2 * facts.allocs, "segments");
     }
+    expect_owners_add_up(tracker);
     tracker.sums();
     tracker.ages();
     tracker.anomalies();

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import resource
+import subprocess
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -889,3 +891,45 @@ def test_blocks_from_before_recording_began() -> None:
     assert [tracker.facts()[name] for name in ("first_ts", "last_ts", "step")] == [1000, 1600, 4]
     assert rows(tracker.live(), "ptr", "size", "ts") == [(192, 1, 1000), (64, 7, 1450)]
     assert rows(tracker.anomalies()) == []
+
+
+MEMORY_ENDS = """
+import resource
+import numpy as np
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis import blocks
+from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+
+N = 20_000
+columns = {name: np.zeros(1, EVENT_COLUMNS[name]) for name in blocks.TRACKER_COLUMNS}
+for name, value in (("kind", Kind.MALLOC), ("device_type", DeviceType.CPU), ("pool", Pool.HOST), ("size", 512)):
+    columns[name][:] = value
+
+def feed(tracker, first):
+    tracker.feed(N, columns | {"ptr": np.arange(first, first + N, dtype=np.uint64) * 512})
+
+whole, torn = BlockTracker(), BlockTracker(lives=True)
+feed(whole, 1)
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (16 << 20),) * 2)
+first = 1
+try:
+    while True:
+        feed(torn, first)
+        first += N
+except MemoryError:
+    print("memory ended")
+for ask in (lambda: feed(torn, first), torn.live, torn.facts, torn.take_ended_lives, torn.shrink, lambda: torn.step):
+    try:
+        ask()
+    except RuntimeError as error:
+        print(error)
+print(whole.facts()["allocs"])
+"""
+
+
+def test_a_tracker_whose_memory_ended_answers_no_more() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY_ENDS], capture_output=True, text=True, timeout=60, check=False)
+    refused = ["memory ended in an earlier call: this tracker has nothing whole"] * 6
+    assert done.stdout.splitlines() == ["memory ended", *refused, "20000"], done.stderr
