@@ -59,14 +59,17 @@ def label_known_modules() -> None:
         _looks.run(lambda: _label_modules(_native.instances(gc.get_objects(), list(_classes_below(modules.Module)))))
 
 
-def _classes_below(top: type) -> set[type]:
-    """It and all that are derived from it."""
-    found, open_ones = {top}, [top]
+def _classes_below(top: type) -> Iterable[type]:
+    """It and all that are derived from it. Told apart by what they are: a class of the program's may compare as it
+    likes, and have no hash then."""
+    found, open_ones = {id(top): top}, [top]
     while open_ones:
-        fresh: set[type] = set(type.__subclasses__(open_ones.pop())) - found
-        found |= fresh
-        open_ones += fresh
-    return found
+        below: list[type] = type.__subclasses__(open_ones.pop())
+        for one in below:
+            if id(one) not in found:
+                found[id(one)] = one
+                open_ones.append(one)
+    return found.values()
 
 
 def before_boundary(optimizer: Any) -> None:
