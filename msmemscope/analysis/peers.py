@@ -10,8 +10,9 @@ reserved, and exceeds the median of its peers by min_share and by min_bytes, by 
 differ among themselves, and by twice as much as is usual: ranks with sequences of random lengths are alike. Pools that
 a rank exceeds at once are one finding, about the pool of the framework: the driver's blocks are its segments.
 
-The excess is explained by call stacks: what each held at the end of the last step (at the peak itself, where only the
-peak is higher), less the median of the peers nearest to the group's. Where a rank holds less, that is told, too.
+The excess is explained by call stacks: what each held at the end of the last step (at the peak itself, where less than
+half of it is there at the ends of steps), less the median of the peers nearest to the group's. Where a rank holds less,
+that is told, too.
 
 evidence:
     figure          "peak", "end" or "reserved" of a pool, "rss" (at most) or "rss_end" of all host memory of a process
@@ -200,8 +201,10 @@ def _excesses(group: Sequence[int], uses: dict[Place, dict[int, Use]], options: 
                 *(one.figure == "reserved", -one.bytes, one.figure not in ("peak", "rss")),
             ),
         )
-        # What is there at the ends of steps, too, is best explained by what was alive at the last of them.
-        lasts = any(one.place == main.place and one.figure == "end" for one in figures)
+        # What is there at the ends of steps, too, is best explained by what was alive at the last of them; what mostly
+        # is not, by what was alive at the peak.
+        at_ends = (one for one in figures if one.place == main.place and one.figure == "end")
+        lasts = any(2 * one.bytes >= main.bytes for one in at_ends)
         yield main.with_figures(figures, lasts=lasts)
 
 

@@ -143,6 +143,20 @@ def test_a_peak_within_one_step_names_the_line_that_made_it_and_what_was_less_by
     assert one.row.cells["line_bytes"] == 200 * MIB
 
 
+def test_a_peak_of_which_little_is_left_at_the_ends_of_steps_has_the_lines_of_the_peak() -> None:
+    def batches(worker: Worker, rank: int, iteration: int) -> None:
+        factor = 3 if rank == 1 else 1
+        if iteration == 0:
+            worker.alloc(stack(at(30)), factor * 20 * MIB, device=rank % 8, **NPU)
+        worker.free(worker.alloc(stack(at(40)), factor * 100 * MIB, device=rank % 8, **NPU))
+
+    (one,) = found(cards(4, batches))
+    assert (one.ranks, one.bytes) == ((1,), 240 * MIB)
+    assert {figure["figure"] for figure in one.evidence["pools"]} == {"peak", "end"}
+    assert [(line["line"], line["bytes"]) for line in one.evidence["lines"]] == [(40, 200 * MIB), (30, 40 * MIB)]
+    assert one.evidence["unexplained_bytes"] == 0
+
+
 def test_the_largest_lines_are_told_until_nine_tenths_and_the_rest_as_a_number() -> None:
     def pieces(worker: Worker, rank: int, iteration: int) -> None:
         if rank == 3 and iteration == 3:
