@@ -12,6 +12,12 @@ u64 hash_of(const Labels& labels) noexcept {
     return hash;
 }
 
+bool says_more_than_ops(const Labels& labels) noexcept {
+    for (u32 level = 1; level <= kLevels; ++level)
+        if (labels[level - 1] != 0 && (level != kDetail2 || labels[level - 1] != label_id(FoldLabel::OPS))) return true;
+    return false;
+}
+
 }  // namespace
 
 u64 label_id(FoldLabel label) noexcept {
@@ -31,6 +37,7 @@ u64 label_id(FoldLabel label) noexcept {
 OwnerNames::OwnerNames() {
     labels_.push_back({});
     owners_.push_back({});
+    is_known_.push_back(0);
 }
 
 LabelsNumber OwnerNames::number_of(const Labels& labels) {
@@ -64,6 +71,7 @@ OwnerNumber OwnerNames::owner(u32 root, LabelsNumber labels) {
     }
     // Never a root's number, which stands for itself in upstream's rows.
     owners_.push_back(Owner{combine64(hash_of(labels_[labels]), root) | u64{1} << 63, root, labels});
+    is_known_.push_back(says_more_than_ops(labels_[labels]) ? 1 : 0);
     return known->second;
 }
 

@@ -23,7 +23,7 @@ inline constexpr u32 kUserLevel = 5;  // the first of those that programs name; 
 inline constexpr u32 kDetail1 = 3;
 inline constexpr u32 kDetail2 = 4;
 inline constexpr u32 kUserLevels = 3;
-inline constexpr std::size_t kMaxOwners = 1u << 13;  // 64 bytes each
+inline constexpr std::size_t kMaxOwners = 1u << 13;  // 65 bytes each
 
 // Labels that folds give. name, text
 #define MEMSCOPE_FOLD_LABELS(X) \
@@ -57,6 +57,9 @@ public:
     // A hash of root and labels, the same in every process: by it readers join the tables of rings.
     u64 id(OwnerNumber owner) const noexcept { return owners_[owner].id; }
 
+    // Whether anything but upstream's weak `ops` is known of it below its root.
+    bool is_known(OwnerNumber owner) const noexcept { return is_known_[owner] != 0; }
+
     void append(OwnerTable& table) const;
 
     static constexpr OwnerNumber kOther = 0;
@@ -70,6 +73,7 @@ private:
 
     std::vector<Labels> labels_;
     std::vector<Owner> owners_;
+    std::vector<u8> is_known_;  // by owner: asked at each event, found once
     std::unordered_map<u64, LabelsNumber> labels_by_hash_;
     std::unordered_map<u64, OwnerNumber> owners_by_parts_;  // root << 32 | labels
 };

@@ -84,14 +84,6 @@ void Owners::correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomal
     if (pairs) sums.pairs.correct_owner(pair_of(before), pair_of(block), block.size, block.id, changed);
 }
 
-bool Owners::is_known(const Block& block) const noexcept {
-    if (names_.labels_number(block.owner) == 0) return false;
-    const Labels& labels = names_.labels(block.owner);
-    for (u32 level = 1; level <= kLevels; ++level)
-        if (labels[level - 1] != 0 && (level != kDetail2 || labels[level - 1] != label_id(FoldLabel::OPS))) return true;
-    return false;
-}
-
 u32 Owners::changes_of(const Block& block) const noexcept {
     if (changed_.empty()) return 0;
     const auto known = changed_.find(block.id);

@@ -7,7 +7,7 @@
 //            while what our own look at an optimizer says corrects what a framework's function is assumed to make
 //   folds    `activation` and `temporary` (block_uses.h) and upstream's weak `ops` fill a level that is empty
 //
-// Told by the block tracker, which knows blocks. Memory: 64 bytes for each of kMaxOwners owners, 32 for each of
+// Told by the block tracker, which knows blocks. Memory: 65 bytes for each of kMaxOwners owners, 32 for each of
 // kMaxOwnerChanges changes, what thread_labels.h, pool_owners.h and owned_sites.h say.
 #pragma once
 
@@ -58,7 +58,7 @@ public:
         return names_.labels(block.owner)[level - 1] != 0;
     }
     // Whether anything but upstream's weak `ops` is known of it below its root.
-    bool is_known(const Block& block) const noexcept;
+    bool is_known(const Block& block) const noexcept { return names_.is_known(block.owner); }
     u64 id_of(const Block& block) const noexcept { return names_.id(block.owner); }
     u32 changes_of(const Block& block) const noexcept;
     const OwnerNames& names() const noexcept { return names_; }
