@@ -128,6 +128,7 @@ class RingFold:
         with self._lock:
             tracker = self._tracker
             facts = tracker.facts()
+            inefficiencies, floors = tracker.inefficiencies()
             incidents = tuple(replace(one, failures=list(one.failures)) for one in self._incidents.found)
             return RingTables(
                 ring=self.ring,
@@ -153,8 +154,8 @@ class RingFold:
                 owner_changes=tracker.owner_changes(),
                 pool_peaks=tracker.pool_peaks(),
                 site_peaks=tracker.site_peaks(),
-                inefficiencies=tracker.inefficiencies(),
-                floors=tracker.floors(),
+                inefficiencies=inefficiencies,
+                floors=floors,
                 incidents=incidents,
                 left_out_incidents=self._incidents.left_out,
                 snapshots=self._snapshots.tables(),

@@ -536,18 +536,11 @@ SitePeakTable BlockTracker::site_peaks() const {
     return table;
 }
 
-InefficiencyTable BlockTracker::inefficiencies() const {
-    InefficiencyTable table;
-    FloorTable floors;
-    for (const auto& pool : pools_) inefficiency_.append(table, floors, pool->key, pool->needs, pool->blocks, sites_);
-    return table;
-}
-
-FloorTable BlockTracker::floors() const {
-    InefficiencyTable table;
-    FloorTable floors;
-    for (const auto& pool : pools_) inefficiency_.append(table, floors, pool->key, pool->needs, pool->blocks, sites_);
-    return floors;
+InefficiencyTables BlockTracker::inefficiencies() const {
+    InefficiencyTables tables;
+    for (const auto& pool : pools_)
+        inefficiency_.append(tables.rows, tables.floors, pool->key, pool->needs, pool->blocks, sites_);
+    return tables;
 }
 
 LifeTable BlockTracker::going_lives() const {

@@ -50,6 +50,12 @@ inline constexpr std::size_t kMaxPools = 128;  // pools on devices
 inline constexpr u32 kMaxSilentSteps = 1u << 13;
 inline constexpr u64 kMaxSilentRows = 1u << 20;
 
+// Made together: both need all judged blocks that are alive.
+struct InefficiencyTables {
+    InefficiencyTable rows;
+    FloorTable floors;
+};
+
 class BlockTracker {
 public:
     // max_runs: of the sums (site_sums.h); 0: they are not kept. lives: whether they are followed.
@@ -91,8 +97,7 @@ public:
     OwnedSiteSumTable owned_site_sums() const;
     OwnedSitePeakTable owned_site_peaks() const;
     OwnerChangeTable owner_changes() const { return owners_.changes(); }
-    InefficiencyTable inefficiencies() const;
-    FloorTable floors() const;
+    InefficiencyTables inefficiencies() const;
 
     PoolPeakTable pool_peaks() const;
     SitePeakTable site_peaks() const;

@@ -230,6 +230,10 @@ private:
     bool is_torn_ = false;
 };
 
+py::tuple to_python(InefficiencyTables&& tables) {
+    return py::make_tuple(to_python(std::move(tables.rows)), to_python(std::move(tables.floors)));
+}
+
 std::string demangled(const std::string& symbol) {
     if (symbol.compare(0, 2, "_Z") != 0) return symbol;
     int status = 0;
@@ -285,8 +289,7 @@ PYBIND11_MODULE(_kernel, module) {
         .def("owner_changes", table(&BlockTracker::owner_changes))
         .def("pool_peaks", table(&BlockTracker::pool_peaks))
         .def("site_peaks", table(&BlockTracker::site_peaks))
-        .def("inefficiencies", table(&BlockTracker::inefficiencies))
-        .def("floors", table(&BlockTracker::floors));
+        .def("inefficiencies", table(&BlockTracker::inefficiencies));
 
     py::dict labels;  // that folds give
 #define X(name, text) labels[py::int_(label_id(FoldLabel::name))] = text;

@@ -144,7 +144,8 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     tracker.sums();
     tracker.ages();
     tracker.anomalies();
-    expect(tracker.inefficiencies().pool.size() <= kMaxPools * kMaxNeedRows, "inefficient blocks");
-    expect(tracker.floors().pool.size() <= kMaxPools, "floors");
+    const InefficiencyTables inefficient = tracker.inefficiencies();
+    expect(inefficient.rows.pool.size() <= kMaxPools * kMaxNeedRows, "inefficient blocks");
+    expect(inefficient.floors.pool.size() <= kMaxPools, "floors");
     return 0;
 }
