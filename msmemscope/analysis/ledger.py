@@ -232,11 +232,13 @@ def _sentence(tables: Tables, first: Ledger, cards: Sequence[Ledger]) -> str:
     who = tables.tracked.subjects.of(first.process).label
     when = "now" if first.step < 0 else f"at the end of step {first.step:,}"
     used = first.entries[0].bytes
-    said = "nobody says how much of it is used" if used is None else f"{format_bytes(used)} used"
+    on_host = first.device == "cpu"  # whose ledger is what this process has there, not what is used by all
+    what = "resident" if on_host else "used"
+    said = f"nobody says how much of it is {what}" if used is None else f"{format_bytes(used)} {what}"
     if first.total:
         said += f" of {format_bytes(first.total)}"
     fullest = f", the fullest of {len(cards):,}" if len(cards) > 1 else ""
-    return f"{'the host' if first.device == 'cpu' else first.device} of {who}{fullest}, {when}: {said}."
+    return f"{'host memory' if on_host else first.device} of {who}{fullest}, {when}: {said}."
 
 
 def _tree(first: Ledger, cards: Sequence[Ledger]) -> Iterator[str]:

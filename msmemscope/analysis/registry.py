@@ -31,6 +31,7 @@ from msmemscope.analysis.options import fields_of, make_options
 from msmemscope.analysis.peak import PEAK
 from msmemscope.analysis.peers import PEERS
 from msmemscope.analysis.unexplained import COVERAGE
+from msmemscope.analysis.unfreed import UNFREED
 from msmemscope.analysis.watch import WATCH
 from msmemscope.errors import UsageError
 from msmemscope.options.settings import ENTRY_POINTS, EVENTS
@@ -39,7 +40,7 @@ from msmemscope.telling import tell
 
 OWN = (
     *(LEAKS, OOM, COVERAGE, FRAGMENTATION, PEERS, DECOMPOSE, PEAK),
-    *(INEFFICIENT, LEDGER, HEALTH_ANALYSIS, AUDIT, WATCH, COMPARE),
+    *(INEFFICIENT, LEDGER, UNFREED, HEALTH_ANALYSIS, AUDIT, WATCH, COMPARE),
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN_FILES = ("segments", "steps")  # of cluster/, which are no findings

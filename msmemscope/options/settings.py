@@ -26,6 +26,7 @@ OWN_ANALYSES = (
     "ledger",
     "peak",
     "peers",
+    "unfreed",
     "watch",
 )  # beside those of upstream's words; a test compares with the registry
 ENTRY_POINTS = "msmemscope.analyses"  # the group in which other packages name theirs

@@ -19,6 +19,7 @@ from msmemscope.analysis import asked, registry
 from msmemscope.analysis.analyzer import TABLES, Analyzer, Tables
 from msmemscope.analysis.blocks import Tracked, fold
 from msmemscope.analysis.findings import LEAK
+from msmemscope.analysis.owners import MODULES
 from msmemscope.analysis.peer_words import USES_MORE
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
@@ -236,6 +237,11 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
             run.malloc(1000 * step, step << 40, 20 << 20, pool=Pool.HAL, **at)
             run.malloc(1000 * step, step << 40, 512, pool=Pool.PTA, total=step * (20 << 20), **at)
         run.sort()
+    if analyzer.name == "unfreed":  # a process that ends well, and leaves what it asked the driver for
+        run.processes.append(process(10, rank=None, pid=78, closed=True))
+        run._events[10] = []
+        of_program = {"device_type": DeviceType.NPU, "device": 0, "attr": MODULES.index("APP") << 56}
+        run.malloc(5, 64, 1 << 20, ring=10, pool=Pool.HAL, **of_program)
     run.malloc(1000 * SECOND, 64, 16, ring=9, device_type=DeviceType.NPU, device=0, pool=Pool.PTA)
     on_cpu = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
     run.add(Kind.OP_START, 10_003)
