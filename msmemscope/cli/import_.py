@@ -10,6 +10,8 @@ import click
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.errors import UsageError
+from msmemscope.options.declared import Config
+from msmemscope.options.given import parse_keywords
 from msmemscope.progress import progress_bar
 
 
@@ -37,8 +39,20 @@ from msmemscope.progress import progress_bar
 @click.option(
     "--device", type=click.Choice(["cuda", "npu"]), help="Whose a snapshot is; without it the snapshot itself tells."
 )
+@click.option(
+    "--analysis",
+    metavar="NAME,...",
+    help="What is looked for and stands in cluster/ then, as for a job: leaks,peak,ledger,health. Without it the same "
+    "as of a job that names none. analyze RUN --only NAME asks for any of them later.",
+)
 def command(
-    files: tuple[str, ...], run: str, ranks: str | None, steps_at: str | None, steps_by: str, device: str | None
+    files: tuple[str, ...],
+    run: str,
+    ranks: str | None,
+    steps_at: str | None,
+    steps_by: str,
+    device: str | None,
+    analysis: str | None,
 ) -> int:
     """Make a run of files that another tool wrote, and print the verdict on it.
 
@@ -47,6 +61,7 @@ def command(
     a run take the one that is made.
     """
     job = importlib.import_module("msmemscope.imports.job")
+    config = None if analysis is None else parse_keywords({"analysis": analysis}).config
     request = job.Request(
         paths=tuple(Path(name) for name in files),
         run=Path(run),
@@ -54,6 +69,7 @@ def command(
         steps_at=tuple(text.strip() for text in steps_at.split(",")) if steps_at else (),
         steps_by=steps_by,
         device=device or "",
+        config={} if config is None else Config().replaced(analysis=config.analysis, oom_top=config.oom_top).as_dict(),
     )
     with progress_bar() as progress:
         notes = job.import_job(request, progress=progress)

@@ -6,10 +6,11 @@ In: the files of all ranks, and what the user says of ranks and steps. Out: a ru
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.imported import Imported, Named
@@ -34,6 +35,8 @@ class Request:
     steps_at: tuple[str, ...] = ()
     steps_by: str = "auto"
     device: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """As that of a run that was recorded: which analyses look at it. Empty: the defaults."""
 
 
 def import_job(request: Request, *, progress: Progress | None = None) -> list[str]:
@@ -59,7 +62,8 @@ def import_job(request: Request, *, progress: Progress | None = None) -> list[st
         notes = _stepped(processes, steps)
         source = {"files": [path.name for path in paths], "steps": steps.text}
         world_size = max((one.rank + 1 for one in processes if one.rank is not None), default=0)
-        write_run(run, processes, version=version_of("msmemscope"), source=source, world_size=world_size)
+        version = version_of("msmemscope")
+        write_run(run, processes, version=version, source=source, world_size=world_size, config=request.config)
     return notes
 
 

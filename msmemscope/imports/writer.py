@@ -61,10 +61,16 @@ def new_run(path: Path) -> Iterator[Path]:
 
 
 def write_run(
-    run: Path, processes: Sequence[Imported], *, version: str, source: Mapping[str, Any], world_size: int = 0
+    run: Path,
+    processes: Sequence[Imported],
+    *,
+    version: str,
+    source: Mapping[str, Any],
+    world_size: int = 0,
+    config: Mapping[str, Any] | None = None,
 ) -> None:
-    """source: what run.json says of where the events come from, under `imported`. Memory: a part at a time, beside the
-    events themselves."""
+    """source: what run.json says of where the events come from, under `imported`; config: how it is to be looked at, as
+    recorded runs say it. Memory: a part at a time, beside the events themselves."""
     paths = b"\0".join(os.fsencode(one.path.resolve()) for one in processes)
     session = hashlib.blake2b(paths, digest_size=8).hexdigest()
     store = Store(run)
@@ -78,6 +84,7 @@ def write_run(
     program = names if len(names) < 4 else [names[0], "...", names[-1]]
     starts = [one.identity["created_ns"] + one.identity["wall_offset_ns"] for one in rings.values()]
     facts = {"session": session, "agents": 0, "mode": "imported", "program": ["import", *program]}
+    facts |= {"config": dict(config)} if config else {}
     coordinator = Coordinator(run, facts | {"created_wall_ns": min(starts, default=0)}, version, lambda: report)
     coordinator.drained = True
     ends = [one.stored.last_ts + one.identity["wall_offset_ns"] for one in rings.values()]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import msmemscope
+from msmemscope.cli.main import main
 from msmemscope.errors import InputError, MemscopeError, UsageError
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.upstream_events import processes_of
@@ -96,6 +98,18 @@ def test_a_leak_is_found_in_a_csv_whose_rows_are_in_no_order(tmp_path: Path, shu
         ("/src/train.py", 70, "main"),
     ]
     assert analysis.summary.last_step == 16
+
+
+def test_the_analyses_of_a_run_may_be_named_when_it_is_made(tmp_path: Path) -> None:
+    path = str(leaky().save(tmp_path / "memscope_dump_1.csv"))
+    assert main(["import", path, "-o", str(tmp_path / "usual")]) == 0
+    assert main(["import", path, "-o", str(tmp_path / "asked"), "--analysis", "peak,oom:3"]) == 0
+    usual, asked = (msmemscope.open_run(tmp_path / name) for name in ("usual", "asked"))
+    assert (usual.leaks().num_rows, usual.table("peak").num_rows) == (1, 0)
+    assert sum(row["bytes"] for row in asked.table("peak").to_pylist() if row["by"] == "line") == 65536 + 16 * 4096
+    assert asked.info["config"]["oom_top"] == 3
+    assert main(["import", path, "-o", str(tmp_path / "wrong"), "--analysis", "peek"]) == 2
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_a_db_says_what_its_csv_says(tmp_path: Path) -> None:
