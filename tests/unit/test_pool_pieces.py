@@ -92,7 +92,7 @@ def test_a_fold_keeps_the_latest_snapshot_of_a_name_however_its_events_are_cut()
         (found,) = told_of(fold)
         assert found == PoolSnapshot(
             name=5, device_type=DeviceType.CUDA, device=2, pool=Pool.CUDA, ts=20, step=4, allocated=300, reserved=1500,
-            taken=2, segments=2, blocks=5, largest_free=600, split_free=600,
+            taken=2, segments=2, blocks=5, largest_free=600, split_free=600, streams=1,
         )  # fmt: skip
 
 
