@@ -8,7 +8,9 @@
  * it is used.
  *
  * A frame's key is made from the code object's address and the instruction, and from the addresses of its
- * name and file and its first line, so that a new code object at the address of a dead one gets a new key.
+ * name and file and its first line, so that a new code object at the address of a dead one gets a new key, unless
+ * these are alike, too: of texts that a program runs by exec() under one file name one after the other, a later one
+ * may get the lines of an earlier. To tell them apart would take a look at every frame's table of lines.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
