@@ -162,7 +162,13 @@ sys.exit(main(sys.argv[1:]))
 def test_ctrl_c_removes_what_is_half_written_and_says_so(tmp_path: Path, file_format: str) -> None:
     path = three_processes().save(tmp_path / "run_1")
     words = [sys.executable, "-c", _SLOWLY, "export", str(path), "--format", file_format]
-    export = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    export = subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for its jobs
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("msmemscope_*_ascend/device_*/dump/.memscope_dump_*.part")):
         assert time.monotonic() < deadline
