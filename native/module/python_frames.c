@@ -267,7 +267,7 @@ static uint64_t key_of_stack(Memory* memory, const Frame* const* frames, unsigne
         memory->count = at;
         if (!position_of(frame, &position)) return 0;
         const int entry = tell_entries ? is_entry(frame) : 0;
-        key = mix(key * 0x9E3779B97F4A7C15ull + key_of(position.code, position.lasti) + (uint64_t)entry);
+        key = mix(key * 0x9E3779B97F4A7C15ull + key_of(position.code, position.lasti) + (entry ? 1u : 0u));
         const Known known = {frame,
                              code_of(frame),
                              instruction_of(frame),
