@@ -70,7 +70,7 @@ class describer(Around):  # noqa: N801 - upstream's name
 
     def __exit__(self, *_: object) -> None:
         """Also of another object with the same owner, as upstream's manual leaves a label by hand."""
-        self.end(self._begun.pop() if self._begun else 1)
+        self.end(self._latest() if self._begun else 1)
 
     def __call__(self, function: Function) -> Function:
         flags = getattr(getattr(function, "__code__", None), "co_flags", 0)

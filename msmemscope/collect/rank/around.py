@@ -7,6 +7,7 @@ enclosed is its run, from its first step to its end, and not the call that makes
 from __future__ import annotations
 
 import functools
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +31,26 @@ class Around:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self._begun: list[int] = []
+        self._begun: dict[int, list[int]] = {}  # by thread, the latest last
 
     def __enter__(self) -> Around:
-        self._begun.append(self.begin())
+        self._begun.setdefault(get_ident(), []).append(self.begin())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end(self._begun.pop())
+        self.end(self._latest())
+
+    def _latest(self) -> int:
+        """What this thread has begun last; where it has begun nothing, another one, for it may be left elsewhere.
+        IndexError when nobody has."""
+        me = get_ident()
+        if me not in self._begun:
+            me = next(reversed(list(self._begun)), me)
+        begun = self._begun.get(me, [])
+        latest = begun.pop()
+        if not begun:
+            self._begun.pop(me, None)
+        return latest
 
     async def __aenter__(self) -> Around:
         return self.__enter__()
