@@ -28,13 +28,17 @@ from msmemscope.analysis.analyzer import Analyzer, Group, Tables
 from msmemscope.analysis.findings import Finding, at_the_start, device_name, format_bytes, pool_name, whose
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.owners import module_name
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.folds.segments import DRIVER_POOLS, lay_out, of_process
 from msmemscope.vocabulary import DeviceType, Pool
 
 KIND = "unfreed"
 _PROGRAM = "APP"  # who asks with aclrtMalloc: pools and the program itself
 _LINES = 5
+_PLACE = ("device_type", "device")
 _PADDING = 32  # bytes that aclrtMalloc asks for beside those of its caller
+
+_Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,16 @@ class _Left:
 def judge(tables: Tables, options: LeftOptions) -> list[Finding]:
     """Largest first."""
     groups: dict[tuple[object, ...], list[_Left]] = defaultdict(list)
+    sites, steps = (ProcessRows(table["process"]) for table in (tables.tracked.sites, tables.tracked.steps))
     for number in range(len(tables.tracked.processes)):
-        for left in _of_process(tables, number):
+        for left in _of_process(tables, number, sites.of(number), steps.of(number)):
             if left.bytes >= options.min_bytes:
                 groups[left.what].append(left)
     return [_finding(tables, group) for group in sorted(groups.values(), key=lambda group: -group[0].bytes)]
 
 
-def _of_process(tables: Tables, number: int) -> Iterator[_Left]:
+def _of_process(tables: Tables, number: int, sites: _Rows, steps: _Rows) -> Iterator[_Left]:
+    """sites, steps: rows of these tables that are the process's."""
     process = tables.tracked.processes[number]
     held = tables.held(process.ring)
     # One that was killed gave back nothing, and nobody would expect it to.
@@ -105,8 +111,8 @@ def _of_process(tables: Tables, number: int) -> Iterator[_Left]:
         ]
         is_filled = np.isin(alive["allocation_id"][own], filled)
         empty, filled_bytes = own[~is_filled], int(alive["size"][own[is_filled]].sum())
-        spare = max(_reserved(tables, number, device_type, device) - filled_bytes, 0)
-        is_sure = _is_of_program(tables, number, alive["stack_py"][empty])
+        spare = max(_reserved(tables, steps, device_type, device) - filled_bytes, 0)
+        is_sure = _is_of_program(tables, sites, alive["stack_py"][empty])
         sure, doubtful = empty[is_sure], int((alive["size"][empty[~is_sure]] - _PADDING).sum())
         more = max(doubtful - spare, 0)
         told = empty if more else sure
@@ -116,24 +122,20 @@ def _of_process(tables: Tables, number: int) -> Iterator[_Left]:
         yield _Left(*place, left, len(told), tuple(rows), of_pools, filled_bytes, dict(parts))
 
 
-def _is_of_program(tables: Tables, number: int, stacks: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def _is_of_program(tables: Tables, rows: _Rows, stacks: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Whether a known call stack is none that ever got a block of a pool."""
-    sites = tables.tracked.sites
-    of_pools = (sites["process"] == number) & ~np.isin(sites["pool"], DRIVER_POOLS)
-    return np.asarray((stacks != 0) & ~np.isin(stacks, np.asarray(sites["stack_py"])[of_pools]))
+    pool, stack = (np.asarray(tables.tracked.sites[name])[rows] for name in ("pool", "stack_py"))
+    return np.asarray((stacks != 0) & ~np.isin(stacks, stack[~np.isin(pool, DRIVER_POOLS)]))
 
 
-_PLACE = ("device_type", "device")
-
-
-def _reserved(tables: Tables, number: int, device_type: int, device: int) -> int:
+def _reserved(tables: Tables, rows: _Rows, device_type: int, device: int) -> int:
     """What the pools of a process had of the driver of a device at the latest; what they had allocated where they do
     not say."""
-    steps = tables.tracked.steps
-    mine = (steps["process"] == number) & (steps["device_type"] == device_type) & (steps["device"] == device)
+    steps = {name: np.asarray(column)[rows] for name, column in tables.tracked.steps.items()}
+    here = (steps["device_type"] == device_type) & (steps["device"] == device)
     latest: dict[int, tuple[int, int]] = {}
     names = ("pool", "step", "end_reserved", "end_bytes")
-    for pool, step, reserved, size in zip(*(np.asarray(steps[name])[mine].tolist() for name in names), strict=True):
+    for pool, step, reserved, size in zip(*(steps[name][here].tolist() for name in names), strict=True):
         if pool not in DRIVER_POOLS and (pool not in latest or step > latest[pool][0]):
             latest[pool] = step, max(reserved, size)
     return sum(reserved for _, reserved in latest.values())
