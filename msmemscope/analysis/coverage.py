@@ -14,7 +14,7 @@ that is young and gains in a minute much of what its first minute brought.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,10 +180,7 @@ def _of_process(
     made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
     known = samples if enough else None
     figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
-    own_growth = (figures["rss_growth"] or 0.0) - (figures["mapped_growth"] or 0.0)
-    if per == "minute" and known is not None and _is_loading(known, begin, max(heard), own_growth):
-        figures["cause"] = ""
-    return Coverage(
+    found = Coverage(
         rank=subject.rank,
         process="" if subject.rank is not None else subject.name,
         attempt=subject.attempt,
@@ -196,6 +193,8 @@ def _of_process(
         in_worker=member != subject.main,
         **figures,
     )
+    is_loading = per == "minute" and known is not None and _is_loading(known, begin, max(heard), found.own_growth)
+    return replace(found, cause="") if is_loading else found
 
 
 def _ends(rows: Mapping[str, _Ints], last: int) -> tuple[_Ints, _Ints]:
