@@ -146,14 +146,19 @@ def caused(rank: int, size: int, *says: str) -> Expected:
     return out((rank,), size, says=says)
 
 
-@fault("oom", caused(0, 100 * MIB, "cause: the pool is fragmented: 112 MiB of it are free"))
-def free_in_pieces(job: Script) -> None:
-    """Seven of eight pieces are free, none of them as large as what is asked for."""
-    rank = job.rank()
+def mostly_free(rank: Process) -> None:
+    """A training whose pool has eight pieces of 16 MiB, seven of them free."""
     train(rank)
     pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
     for piece in pieces[1:]:
         rank.free(piece, reserved=128 * MIB)
+
+
+@fault("oom", caused(0, 100 * MIB, "cause: the pool is fragmented: 112 MiB of it are free"))
+def free_in_pieces(job: Script) -> None:
+    """Seven of eight pieces are free, none of them as large as what is asked for."""
+    rank = job.rank()
+    mostly_free(rank)
     fails(rank, 100 * MIB, used=64 * GIB - MIB)
 
 
@@ -161,10 +166,7 @@ def free_in_pieces(job: Script) -> None:
 def free_in_a_segment_of_another_stream(job: Script) -> None:
     """As many bytes as are asked for, in one piece, but of the stream that copies."""
     rank = job.rank()
-    train(rank)
-    pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
-    for piece in pieces[1:]:
-        rank.free(piece, reserved=128 * MIB)
+    mostly_free(rank)
     rank.look("oom", [(0, 16 * MIB, 16 * MIB), (7, 112 * MIB, 0)])
     fails(rank, 100 * MIB, used=64 * GIB - MIB)
 
@@ -173,10 +175,7 @@ def free_in_a_segment_of_another_stream(job: Script) -> None:
 def free_in_pieces_of_the_same_stream(job: Script) -> None:
     """The snapshot has no other stream with what is asked for."""
     rank = job.rank()
-    train(rank)
-    pieces = [rank.alloc(16 * MIB, place("model.py:12 build"), reserved=128 * MIB) for _ in range(8)]
-    for piece in pieces[1:]:
-        rank.free(piece, reserved=128 * MIB)
+    mostly_free(rank)
     rank.look("oom", [(0, 32 * MIB, 16 * MIB), *(((0, 16 * MIB, 0),) * 6), (7, 2 * MIB, MIB)])
     fails(rank, 100 * MIB, used=64 * GIB - MIB)
 
