@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
-from running import Outcome, environment
+from running import Outcome, run_to_end
 
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
@@ -25,15 +24,7 @@ QUIET = {
 
 def without_tool(command: Sequence[str | Path], **env: str) -> str:
     """What a command writes to its stdout when nobody watches."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        env=environment(**QUIET, **env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = run_to_end(*command, limit_s=LIMIT_S, **QUIET, **env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,18 +59,33 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}
 
 
-def analysed(output: Path, analysis: str, *command: str | Path, options: Sequence[str] = ()) -> Path:
-    """The run of a command that ends well, recorded for an analysis that is no default."""
-    words = [sys.executable, "-m", "msmemscope", "--analysis", analysis, "--output-path", output, *options, "--"]
-    done = subprocess.run(
-        [*map(str, words), *map(str, command)],
-        env=environment(),
+def run_to_end(*command: str | Path, limit_s: float = LIMIT_S, **env: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a command; env: on top of environment()."""
+    return subprocess.run(
+        [str(word) for word in command],
+        env=environment(**env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
+
+
+def write_modules(folder: Path, modules: Mapping[str, str]) -> None:
+    """Stand-ins for packages that are not here: text by the module's path below folder, "verl/workers/actor.py"."""
+    for name, text in modules.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for package in list(path.relative_to(folder).parents)[:-1]:
+            (folder / package / "__init__.py").touch()
+
+
+def analysed(output: Path, analysis: str, *command: str | Path, options: Sequence[str] = ()) -> Path:
+    """The run of a command that ends well, recorded for an analysis that is no default."""
+    words = [sys.executable, "-m", "msmemscope", "--analysis", analysis, "--output-path", output, *options, "--"]
+    done = run_to_end(*words, *command)
     assert done.returncode == 0, done.stderr
     (run,) = output.glob("run_*")
     return run

@@ -8,21 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import LIMIT_S, ROOT, environment
+from running import ROOT, run_to_end
 
 EXAMPLE = ROOT / "examples" / "transformer.py"
 
 
 def tool(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "msmemscope", *map(str, words)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    return run_to_end(sys.executable, "-m", "msmemscope", *words)
 
 
 def record(output: Path, program: Path, *words: str) -> Path:

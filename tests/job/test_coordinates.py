@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import Watch, torchrun
+from running import Watch, torchrun, write_modules
 
 pytest.importorskip("torch")
 
@@ -64,11 +64,7 @@ def test_a_device_mesh_says_where_each_rank_stands(watch: Watch, tmp_path: Path)
 
 
 def test_megatrons_state_says_it_when_it_is_made(watch: Watch, tmp_path: Path) -> None:
-    package = tmp_path / "megatron" / "core"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").write_text("")
-    (package / "parallel_state.py").write_text(STATE)
+    write_modules(tmp_path, {"megatron/core/parallel_state.py": STATE})
     program = tmp_path / "train.py"
     program.write_text(MEGATRON)
     done = watch(sys.executable, program)
@@ -101,14 +97,8 @@ for _ in range(2):
 
 def test_groups_that_another_function_has_made_are_told_at_a_step(watch: Watch, tmp_path: Path) -> None:
     """As where MindSpeed puts its own in the place of Megatron's."""
-    modules = {
-        "megatron/core/parallel_state.py": STATE,
-        "mindspeed/megatron_adaptor.py": MINDSPEED,
-        **dict.fromkeys(("megatron/__init__.py", "megatron/core/__init__.py", "mindspeed/__init__.py"), ""),
-    }
-    for name, text in modules.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    modules = {"megatron/core/parallel_state.py": STATE, "mindspeed/megatron_adaptor.py": MINDSPEED}
+    write_modules(tmp_path, modules)
     program = tmp_path / "train.py"
     program.write_text(ADAPTED)
     done = watch(sys.executable, program)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import LIMIT_S, Watch, environment, torchrun
+from running import Watch, run_to_end, torchrun, write_modules
 
 pytest.importorskip("torch")
 
@@ -58,11 +57,7 @@ for _ in range(10):
 
 
 def test_workers_of_verl_say_their_roles_and_are_compared_by_them(watch: Watch, tmp_path: Path) -> None:
-    package = tmp_path / "verl" / "workers"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").write_text("")
-    (package / "engine_workers.py").write_text(ENGINE_WORKERS)
+    write_modules(tmp_path, {"verl/workers/engine_workers.py": ENGINE_WORKERS})
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     done = watch(*torchrun(4, program))
@@ -75,10 +70,7 @@ def test_workers_of_verl_say_their_roles_and_are_compared_by_them(watch: Watch, 
     assert [one["ranks"] for one in findings if one["kind"] == "differs"] == []
 
     for wanted, status in (("actor_rollout_ref:critic", 0), ("actor:critic", 3)):
-        compared = subprocess.run(
-            [sys.executable, "-m", "msmemscope", "compare", done.run, "--roles", wanted],
-            env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        compared = run_to_end(sys.executable, "-m", "msmemscope", "compare", done.run, "--roles", wanted)
         assert compared.returncode == status, compared.stderr
     assert (
         "nothing has the role actor; there are actor_rollout_ref, actor_rollout_ref+critic, critic" in compared.stderr

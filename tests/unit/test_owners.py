@@ -330,6 +330,15 @@ def stream(seed: int, n: int) -> list[dict[str, int]]:
     return events
 
 
+def require_sums(sums: dict[str, Any], steps: dict[str, Any]) -> None:
+    """Of several steps the rows add up to the pool's, at the end and at the peak."""
+    assert len(steps["step"]) > 3
+    for row, number in enumerate(steps["step"].tolist()):
+        of_step = sums["step"] == number
+        assert sums["end_bytes"][of_step].sum() == steps["end_bytes"][row]
+        assert sums["peak_bytes"][of_step].sum() == steps["peak_bytes"][row]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 100_000))
 def test_owners_are_those_of_the_model(seed: int) -> None:
@@ -354,11 +363,7 @@ def test_the_lines_of_owners_add_up_to_the_pool_at_every_step_and_at_the_peak() 
         events += [*stream(chance.randrange(1000), 50), step(number)]
     told = Told(*[dict(one, step=0) if one["kind"] != Kind.STEP else one for one in events])
     sums, steps = told.tracker.owned_site_sums(), told.tracker.steps()
-    assert len(steps["step"]) > 3
-    for row, number in enumerate(steps["step"].tolist()):
-        of_step = sums["step"] == number
-        assert sums["end_bytes"][of_step].sum() == steps["end_bytes"][row]
-        assert sums["peak_bytes"][of_step].sum() == steps["peak_bytes"][row]
+    require_sums(sums, steps)
     peaks, owners = told.tracker.owned_site_peaks(), told.tracker.owner_peaks()
     assert peaks["bytes"].sum() == owners["bytes"].sum() == steps["peak_bytes"].max()
     for owner, size in zip(owners["owner"].tolist(), owners["bytes"].tolist(), strict=True):
@@ -389,11 +394,7 @@ def test_the_sums_of_owners_are_those_of_the_pool_at_every_step() -> None:
         events += [*stream(chance.randrange(1000), 50), step(number)]
     told = Told(*[dict(one, step=0) if one["kind"] != Kind.STEP else one for one in events])
     sums, steps = told.tracker.owner_sums(), told.tracker.steps()
-    assert len(steps["step"]) > 3
-    for row, number in enumerate(steps["step"].tolist()):
-        of_step = sums["step"] == number
-        assert sums["end_bytes"][of_step].sum() == steps["end_bytes"][row]
-        assert sums["peak_bytes"][of_step].sum() == steps["peak_bytes"][row]
+    require_sums(sums, steps)
     assert told.tracker.owner_peaks()["bytes"].sum() == steps["peak_bytes"].max()
 
 
