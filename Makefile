@@ -165,7 +165,7 @@ test-mindspore: setup-mindspore ## a real MindSpore under msrun under the tool, 
 	PATH=$(abspath $(VENV_MINDSPORE)/bin):$$PATH $(PY_MINDSPORE) -m pytest tests/frameworks/test_mindspore.py
 
 # Each beside the others, in front of the environment's own torch on the path. The wheels for CPU alone are smaller:
-# PIP_ARGS='--index-url ...'.
+# PIP_ARGS may name an index that has them.
 .PHONY: test-torch-versions
 test-torch-versions: setup ## operators with other releases of torch (TORCH_VERSIONS), on CPU; up to 5 GB each below build/
 	for version in $(TORCH_VERSIONS); do \
