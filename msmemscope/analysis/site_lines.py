@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
+from msmemscope.analysis.process_rows import ProcessRows
 
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
@@ -26,10 +27,9 @@ class SiteLines:
     def __init__(self, tables: Tables) -> None:
         sites = tables.tracked.sites
         python, native = (np.asarray(sites[name], np.uint64) for name in ("stack_py", "stack_c"))
-        process = np.asarray(sites["process"], np.int64)
         self.sites = sites
-        self._order = np.argsort(process, kind="stable")
-        self._starts = np.searchsorted(process[self._order], np.arange(len(tables.tracked.processes) + 1))
+        self.rows = ProcessRows(sites["process"]).of
+        """The rows of `sites` of a process."""
         stacks, first, of_site = np.unique(
             np.where(python != 0, python, native), return_index=True, return_inverse=True
         )
@@ -42,11 +42,6 @@ class SiteLines:
             numbers[at] = codes.setdefault(line, len(codes))
         self.lines = list(codes)
         self._codes = numbers[of_site.reshape(-1)] if len(stacks) else np.zeros(0, np.int64)
-
-    def rows(self, process: int) -> npt.NDArray[np.int64]:
-        """The rows of `sites` of a process."""
-        rows: npt.NDArray[np.int64] = self._order[self._starts[process] : self._starts[process + 1]]
-        return rows
 
     def codes(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Places in `lines`."""
