@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope.analysis.findings import Row, format_bytes, place_text
 from msmemscope.analysis.owner_trees import Path, Place, of_job, paths_of
@@ -73,7 +74,7 @@ def owned_by_line(tables: Tables, moments: Iterable[LineMoment]) -> list[tuple[L
 _NOWHERE: Line = ("", 0, "", False)
 
 
-def _pairs(one: OwnerTables, moment: LineMoment):  # type: ignore[no-untyped-def]
+def _pairs(one: OwnerTables, moment: LineMoment) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Owners, sites and bytes at a moment."""
     table = one.site_peaks if moment.column == "bytes" else one.site_sums
     keep = np.ones(len(table["pool"]), bool)
@@ -135,13 +136,14 @@ def _by_owner(pairs: Owned) -> dict[Path, int]:
 def _rows(pairs: Owned, facts: Cells, most: int) -> Iterator[Row]:
     sizes = _by_owner(pairs)
     ordered = sorted(pairs.items(), key=lambda one: (-one[1], one[0]))
-    shown = {key for key, _ in ordered[:most]}
+    shown: dict[Path, list[tuple[Line, int]]] = defaultdict(list)
+    for (owner, line), size in ordered[:most]:
+        shown[owner].append((line, size))
     for owner, whole in sizes.items():
         left = whole
-        for (of, line), size in ordered:
-            if of == owner and (of, line) in shown:
-                left -= size
-                yield _row(facts, owner, whole, size, line, "")
+        for line, size in shown[owner]:
+            left -= size
+            yield _row(facts, owner, whole, size, line, "")
         if left:
             yield _row(facts, owner, whole, left, _NOWHERE, REST)
 
