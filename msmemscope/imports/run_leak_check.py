@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.blocks import event_columns
-from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.live_lines import line_of
 from msmemscope.imports.leak_check import MARKS, LeftBlock, report, tell_too_few
 from msmemscope.tables.process import Process
 from msmemscope.tables.run import Run
@@ -89,8 +89,7 @@ def _of_process(
 
 
 def _line(run: Run, stack: int) -> str:
-    frames = run.stack(stack)
-    frame = frames[user_index(frames)] if frames else None
+    frame = line_of(run.stack(stack))
     return f"{Path(frame.file).name}:{frame.line}" if frame is not None and frame.kind == "python" else ""
 
 
