@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,10 +34,17 @@ _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
 
 
-def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> list[Section]:
-    """Everything that is said, in order. brief: without upstream's part, of which one line says where it stands."""
+def sections(
+    analysis: Analysis, only: Only = None, *, brief: bool = False, asked: Collection[str] | None = None
+) -> list[Section]:
+    """Everything that is said, in order. brief: without upstream's part, of which one line says where it stands.
+    asked: the analyses that somebody asked for by name, None: nobody. Of upstream's part only what is theirs is shown
+    then, and of each that finds nothing one line says so, and where its table is."""
     summary = analysis.summary
-    by_device = [*leaked_blocks(analysis, only), *gaps(analysis, only)]
+    by_device = [
+        *(leaked_blocks(analysis, only) if asked is None or "leaks" in asked else ()),
+        *(gaps(analysis, only) if asked is None or "health" in asked else ()),
+    ]
     if brief and by_device:
         by_device = [Section(lines=tuple(_elsewhere(analysis)))]
     return [
@@ -46,6 +53,7 @@ def sections(analysis: Analysis, only: Only = None, *, brief: bool = False) -> l
         *_holdings(summary, only),
         *snapshot_table(analysis, only),
         *by_device,
+        *(_without_findings(analysis) if asked is not None else []),
         *([_verdict(analysis)] if only is None else []),
     ]
 
@@ -87,7 +95,8 @@ def only_text(
 ) -> str:
     """What `msmemscope analyze --only` prints. RunError for a directory that is no run; UsageError for an unknown
     analysis."""
-    return terminal_text(analyse(Run(path), config, only=names, progress=progress))
+    analysis = analyse(Run(path), config, only=names, progress=progress)
+    return "\n".join(line for section in sections(analysis, asked=names) for line in _plain(section))
 
 
 def _chosen(analysis: Analysis, rank: int | None, pid: int | None) -> Only:
@@ -263,6 +272,20 @@ def _verdict(analysis: Analysis) -> Section:
     elif isinstance(status, int) and status > 0:  # of a signal the first lines tell
         verdict = f"the program failed with exit status {status}; {verdict}"
     return Section(lines=(f"msMemScope: {verdict}. Run directory: {analysis.run.path.resolve()}",))
+
+
+def _without_findings(analysis: Analysis) -> Iterator[Section]:
+    """A line for each analysis that found nothing. Its table is that of the run's own analysis: --only writes none."""
+    lines = []
+    for one in analysis.judged:
+        if one.findings or not one.looked:
+            continue
+        names = [f"{name}.csv" for name in one.analyzer.files]
+        there = [str(path) for name in names if (path := analysis.run.path.resolve() / "cluster" / name).is_file()]
+        where = f"its table is {there[0]}" if there else "it has no table in cluster/"
+        lines.append(f"{one.analyzer.name}: nothing was found; {where}")
+    if lines:
+        yield Section(lines=tuple(lines))
 
 
 def _elsewhere(analysis: Analysis) -> Iterator[str]:

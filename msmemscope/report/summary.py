@@ -304,7 +304,7 @@ def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding
         kind = pool_name(pool, device_type)
         leaks = [f for f in findings if f.is_kept and f.pool == kind]
         place = device_name(device_type, device)
-        leaked = [size for f in leaks if (size := _bytes_on(f, subject, place)) is not None]
+        leaked = [size for f in leaks if (size := bytes_on(f, subject, place)) is not None]
         yield Holding(
             rank=subject.rank,
             process="" if subject.rank is not None else subject.name,
@@ -366,7 +366,7 @@ class _Series:
 _POOL_KEY = ("device_type", "device", "pool")
 
 
-def _bytes_on(finding: Finding, subject: Subject, device: str) -> int | None:
+def bytes_on(finding: Finding, subject: Subject, device: str) -> int | None:
     """What the finding keeps of one subject on one device; None: nothing."""
     entry = (finding.evidence.get("per_rank") or {}).get(subject.key)
     if not isinstance(entry, Mapping) or not finding.concerns(subject):

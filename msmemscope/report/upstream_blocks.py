@@ -17,6 +17,7 @@ from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import Subject, Subjects
 from msmemscope.report.analysed import Analysis
 from msmemscope.report.sections import Only, Section
+from msmemscope.report.summary import bytes_on
 from msmemscope.vocabulary import Pool
 
 MIB = 1 << 20
@@ -41,10 +42,11 @@ def leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
     """Upstream's list of blocks at exit, but of those only that the leak analysis stands for.
 
     Upstream lists whatever outlived a step once, freed since or not; here a block is listed when it was alive at the
-    end of the last complete step and was allocated by a finding's line, on its ranks, in its steps.
+    end of the last complete step and was allocated by a finding's line, on its ranks, in its steps. A finding counts
+    what stays by its rule, which may be less than its line has alive: then that is said behind the sum.
     """
     devices = list(_blocks_by_device(analysis, only))
-    for number, (name, rows) in enumerate(devices):
+    for number, (name, rows, counted) in enumerate(devices):
         if only is None and number == _DEVICES:
             yield Section(
                 lines=(f"... and {len(devices) - number} more devices: msmemscope summary {analysis.run.path} --pid P",)
@@ -60,8 +62,13 @@ def leaked_blocks(analysis: Analysis, only: Only) -> Iterator[Section]:
         ]
         if len(shown) < len(rows):
             lines.append(f"... and {len(rows) - len(shown)} more blocks")
-        total = int(live["size"][rows].sum()) / MIB
-        lines.append(f"====== SUMMARY: {total:.6f} MB leaked in {len(rows)} allocations ======")
+        total = int(live["size"][rows].sum())
+        lines.append(f"====== SUMMARY: {total / MIB:.6f} MB leaked in {len(rows)} allocations ======")
+        if counted < total:
+            lines.append(
+                f"The findings count {counted / MIB:.6f} MB of it: not what their lines made in the first iteration "
+                "beyond what they make in every other, nor what may still be freed"
+            )
         yield Section(title=f"====== ERROR: memory leaks on device {name} ======", lines=tuple(lines), tone="bad")
 
 
@@ -69,7 +76,8 @@ def _pool_of(live: Any, row: int) -> str:
     return pool_name(int(live["pool"][row]), int(live["device_type"][row]))
 
 
-def _blocks_by_device(analysis: Analysis, only: Only) -> Iterator[tuple[str, Any]]:
+def _blocks_by_device(analysis: Analysis, only: Only) -> Iterator[tuple[str, Any, int]]:
+    """Whose device, the rows of its blocks, and how many bytes of them the findings count."""
     tracked, live = analysis.tracked, analysis.leaked
     leaks = analysis.summary.leaks
     if not leaks or not live:
@@ -103,6 +111,7 @@ def _blocks_by_device(analysis: Analysis, only: Only) -> Iterator[tuple[str, Any
         yield (
             _on(name, subjects[owner], subjects),
             mine[np.lexsort((live["allocation_id"][mine], live["step"][mine]))],
+            sum(bytes_on(finding, subjects[owner], name) or 0 for finding in leaks),
         )
 
 

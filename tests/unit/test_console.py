@@ -262,6 +262,22 @@ def test_blocks_per_device_are_those_of_the_findings(analysis: Analysis) -> None
     assert said[3:7] == ["MB", "leaked", "in", str(len(blocks))]
 
 
+def test_a_line_that_made_more_at_first_has_more_blocks_than_its_finding() -> None:
+    """The list is upstream's, of blocks; a finding counts what each step keeps. Where they differ it is said."""
+    run = leaky_job(ranks=1)
+    loss = run.frames(frame("/src/train.py", "train", 58), frame("/src/train.py", "<module>", 90))
+    run.malloc(1000, 0x50000000, 4096, ring=1, stack_py=loss)
+    run.sort(ring=1)
+    made = analyse(run)
+    (finding,) = made.summary.leaks
+    lines = plain_text(made).splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("====== SUMMARY")]
+    assert lines[at] == f"====== SUMMARY: {25 * 4096 / (1 << 20):.6f} MB leaked in 25 allocations ======"
+    assert finding.bytes < 25 * 4096
+    assert lines[at + 1].startswith(f"The findings count {finding.bytes / (1 << 20):.6f} MB of it: ")
+    assert "The findings count" not in plain_text(analyse(leaky_job(ranks=1)))
+
+
 def test_blocks_freed_when_the_program_ended_are_listed() -> None:
     """An interpreter that exits frees its lists: nothing is alive at the very end, and all of it leaked."""
     run = leaky_job(ranks=1)

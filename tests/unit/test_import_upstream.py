@@ -368,3 +368,24 @@ def test_directories_that_upstream_writes_are_read(tmp_path: Path, sample: str) 
     analysis = imported(tmp_path, directory)
     assert analysis.run.info["losses"]["invalid_records"] == 0
     assert len(analysis.run.processes) == 1
+
+
+def test_health_of_several_processes_prints_the_gap_table_of_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        leaky(pid=7 + rank).save(folder / "memscope_dump_1.csv")
+    import_job(Request((tmp_path,), tmp_path / "run"))
+    capfd.readouterr()
+    assert main(["analyze", str(tmp_path / "run"), "--only", "health"]) == 0
+    text = capfd.readouterr().out
+    for rank in (0, 1):
+        title = f"least and most of its memory kept within a step, device npu:0 of rank {rank} ======="
+        (at,) = [number for number, line in enumerate(text.splitlines()) if line.endswith(title)]
+        low, high = (line.split() for line in text.splitlines()[at + 2 : at + 4])
+        assert (low[0], float(low[1]), low[3]) == ("MinGap", pytest.approx(100 * 8192 / 73728, abs=1e-4), "2")
+        assert (high[0], high[3]) == ("MaxGap", "16")
+    assert main(["analyze", str(tmp_path / "run"), "--only", "peers"]) == 0
+    assert "MinGap" not in capfd.readouterr().out

@@ -301,6 +301,23 @@ def test_the_command_prints_what_is_asked_for_and_writes_nothing(
     assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
 
 
+def test_an_analysis_that_finds_nothing_says_so_and_where_its_table_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = leaky_job(ranks=2).save(tmp_path / "run_1")
+    assert main(["analyze", str(path), "--only", "oom,peers,leaks"]) == 0
+    text = capfd.readouterr().out
+    assert "peers: nothing was found; it has no table in cluster/\n" in text  # the run was not analysed yet
+    assert "leaks: nothing" not in text
+    assert "MB leaked in" in text  # of every rank: it was asked for
+    write_outputs(path)
+    assert main(["analyze", str(path), "--only", "peers"]) == 0
+    text = capfd.readouterr().out
+    assert f"peers: nothing was found; its table is {path.resolve() / 'cluster' / 'peers.csv'}\n" in text
+    assert (path / "cluster" / "peers.csv").is_file()
+    assert "MB leaked in" not in text
+
+
 def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
     path = leaky_job().save(tmp_path / "leaks")
     found = msmemscope.analyze(path)
