@@ -269,13 +269,12 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
     is_fragmented = kind == FRAGMENTED
     pin = first.pins[0] if is_fragmented else None
     total = sum(one.told for one in some)
-    devices = sorted({device_name(one.device_type, one.device) for one in some})
     found = Finding(
         kind=kind,
         severity="warning" if is_fragmented else "info",
         confidence=0.95,
         **whose(sorted(members, key=lambda one: one.name), subjects.ranks),
-        device=devices[0] if len(devices) == 1 else device_name(first.device_type, -1),
+        device=_device(some),
         pool=pool_name(first.pool, first.device_type),
         first_step=min(one.first_step for one in some),
         last_step=max(one.last_step for one in some),
@@ -290,8 +289,11 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
         headline="FRAGMENTED" if is_fragmented else "",
     )
     leak = next((one for one in tables.earlier if _is_leak_of(one, found)), None)
+    by_rank: dict[str, list[Growth]] = defaultdict(list)
+    for one in some:
+        by_rank[subjects.of(one.process).key].append(one)
     evidence = {
-        "per_rank": {subjects.of(one.process).key: _figures(one) for one in some},
+        "per_rank": {key: _figures(of_one) for key, of_one in by_rank.items()},
         "lines": [_pin(one) for one in first.pins[:_LINES]] if is_fragmented else [],
         "leak": leak.place if leak else "",
     }
@@ -361,16 +363,23 @@ def _advice(found: Finding, first: Growth, leak: Finding | None) -> str:
     return f"{cure or ''}{what if cure else what[0].upper() + what[1:]}, where no large block comes and goes beside it."
 
 
-def _figures(one: Growth) -> dict[str, Any]:
+def _figures(some: Sequence[Growth]) -> dict[str, Any]:
+    """Of one rank, over its cards."""
     return {
-        "reserved_bytes": one.reserved,
-        "grown_bytes": one.grown,
-        "allocated_grown_bytes": one.allocated_grown,
-        "pinned_bytes": one.pinned,
-        "cached_bytes": one.cached,
-        "segments": sum(pin.segments for pin in one.pins),
-        "device": device_name(one.device_type, one.device),
+        "reserved_bytes": sum(one.reserved for one in some),
+        "grown_bytes": sum(one.grown for one in some),
+        "allocated_grown_bytes": sum(one.allocated_grown for one in some),
+        "pinned_bytes": sum(one.pinned for one in some),
+        "cached_bytes": sum(one.cached for one in some),
+        "segments": sum(pin.segments for one in some for pin in one.pins),
+        "device": _device(some),
     }
+
+
+def _device(some: Sequence[Growth]) -> str:
+    """The one that all are on, or their type."""
+    names = {device_name(one.device_type, one.device) for one in some}
+    return names.pop() if len(names) == 1 else device_name(some[0].device_type, -1)
 
 
 def _pin(one: Pin) -> dict[str, Any]:

@@ -212,12 +212,13 @@ def _in_order(one: Failed, first: Failed, scenes: _Scenes) -> dict[str, Any]:
 
 def _per_rank(failures: Sequence[Failed], first: Failed, scenes: _Scenes) -> dict[str, dict[str, Any]]:
     tracked = scenes.tables.tracked
-    count = Counter(tracked.subjects.number_of(one.process) for one in failures)
+    count = Counter(tracked.subjects.of(one.process).key for one in failures)
     found: dict[str, dict[str, Any]] = {}
-    for number, one in first_of_each(failures, tracked).items():
+    for one in first_of_each(failures, tracked).values():
         told = _in_order(one, first, scenes)
         device = "cpu" if one.incident is None else device_name(one.incident.device_type, one.incident.device)
-        found[told.pop("who")] = told | {"device": device, "incidents": count[number]}
+        who = told.pop("who")
+        found.setdefault(who, told | {"device": device, "incidents": count[who]})  # an earlier attempt's before a later's
     return found
 
 

@@ -16,7 +16,7 @@ there are blocks); per_rank: rank, or name of a process that is none -> bytes.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,6 +146,9 @@ def _finding(tables: Tables, group: list[_Left]) -> Finding:
     first, subjects = group[0], {one.number: tracked.subjects.of(one.number) for one in group}
     line = first.lines[0]
     last = max(tracked.reached.get(one.number, 0) for one in group)
+    per_rank: Counter[str] = Counter()  # a rank may have several cards, processes and attempts
+    for one in group:
+        per_rank[subjects[one.number].key] += one.bytes
     places = {device_name(one.device_type, one.device) for one in group}
     found = Finding(
         kind=KIND,
@@ -170,7 +173,7 @@ def _finding(tables: Tables, group: list[_Left]) -> Finding:
             "pool_bytes": first.of_pools,
             "parts": first.parts,
             "filled_bytes": first.filled,
-            "per_rank": {subject.key: one.bytes for one, subject in zip(group, subjects.values(), strict=True)},
+            "per_rank": dict(per_rank),
         },
         advice="Free it before the program ends, where it is more than the program means to hold to its end.",
         details=tuple(

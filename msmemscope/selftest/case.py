@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +129,7 @@ def failures(case: Case) -> list[str]:
         wrong = differences(case.expected, made.stored.summary.findings)
         if made.live.summary.findings != made.stored.summary.findings:
             wrong.append("the folds say something else than the parts")
+        wrong += _do_not_add_up(made.stored.summary.findings)
         wrong += _unaccounted(job, made)
         return [*wrong, *(case.check(made) if case.check is not None else ())]
 
@@ -176,6 +177,18 @@ def _details(one: Expected, finding: Finding) -> list[str]:
             wrong.append(f"{name} of its evidence is {has!r} instead of {value!r}")
     text = "\n".join((finding.sentence, *finding.details))
     return wrong + [f"it does not say {part!r} but {text!r}" for part in one.says if part not in text]
+
+
+def _do_not_add_up(found: Iterable[Finding]) -> Iterator[str]:
+    """What a finding says of its ranks comes to what it says of all."""
+    for finding in found:
+        of_each = [
+            figures["bytes"] if isinstance(figures, Mapping) else figures
+            for figures in finding.evidence.get("per_rank", {}).values()
+            if not isinstance(figures, Mapping) or "bytes" in figures
+        ]
+        if of_each and abs(sum(of_each)) != finding.bytes:  # what is less is negative
+            yield f"{_text(finding)}: its ranks have {sum(of_each)} bytes in all"
 
 
 def _unaccounted(job: Script, made: Played) -> list[str]:

@@ -120,3 +120,27 @@ def a_stream_of_its_own_in_each_step(job: Script) -> None:
             rank.look("at the end", [(0, BEFORE, 100 * MIB), *((one, SEGMENT, 0) for one in range(1, STEPS))])
 
     train(rank, each, steps=STEPS)
+
+
+@fault(
+    "fragmentation",
+    Expected(
+        "fragmented_growth", ranks=(0,), place=TABLE, bytes=2 * PINNED, device="npu",
+        evidence={"per_rank.0.pinned_bytes": 2 * PINNED, "per_rank.0.segments": 2 * (STEPS - 1)},
+    ),
+)  # fmt: skip
+def small_blocks_between_large_ones_on_two_cards_of_a_process(job: Script) -> None:
+    rank = job.rank()
+    loops = []
+    for card in (0, 1):
+        rank.device = card
+        loops.append(moves(rank))
+
+    def each(rank: Process, n: int) -> None:
+        for card, loop in enumerate(loops):
+            rank.device = card
+            loop(rank, n)
+        rank.device = 0
+
+    rank.device = 0
+    train(rank, each, steps=STEPS)

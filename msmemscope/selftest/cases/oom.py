@@ -282,6 +282,17 @@ def half_a_minute_apart_are_two(job: Script) -> None:
             one.fail(5 * GIB, OTHER, pool=Pool.HAL, used=60 * GIB, total=64 * GIB, code=6, name="halMemAlloc")
 
 
+@fault("oom", out((0,), 6 * GIB, evidence={"per_rank.0.step": 25, "per_rank.0.incidents": 2}))
+def at_both_attempts_of_a_rank(job: Script) -> None:
+    """What is said of the rank is its first failure's."""
+    first = job.rank()
+    train(first, ends=False)
+    fails(first, 6 * GIB)
+    second = job.process(rank=0, world_size=1, attempt=1, now=first.now + 10**9)
+    train(second, ends=False)
+    fails(second, 6 * GIB)
+
+
 @fault(
     "oom",
     Expected("out_of_memory", ranks=(0,), place=ASKED, bytes=GIB, severity="warning", says=("at the next attempt",)),

@@ -52,6 +52,24 @@ def two_ranks_alike(job: Script) -> None:
         steps(one)
 
 
+@fault("unfreed", left(mib=2 * 16, place="op.py:9", device="npu", evidence={"per_rank": {"0": 2 * 16 * MIB}}))
+def two_cards_of_one_process(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    for device in (0, 1):
+        driver(rank, 16, "op.py:9", device=device)
+    steps(rank)
+
+
+@fault("unfreed", left(mib=2 * 16, place="op.py:9", evidence={"per_rank": {"0": 2 * 16 * MIB}}))
+def two_attempts_of_a_rank(job: Script) -> None:
+    asked(job)
+    first = job.rank()
+    for one in (first, job.process(rank=0, world_size=1, attempt=1, now=first.now + 10**9)):
+        driver(one, 16, "op.py:9")
+        steps(one)
+
+
 @fault("unfreed", left(mib=16, place="op.py:9", evidence={"pool_bytes": 0, "filled_bytes": 20 * MIB}))
 def beside_the_segment_of_a_pool(job: Script) -> None:
     asked(job)
