@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.findings import device_name, fold_ranks, pool_name, ranks_text
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.analysis.subjects import name_of
 from msmemscope.errors import InputError
@@ -261,13 +262,12 @@ class _Steps:
 
     def __init__(self, tables: Tables) -> None:
         table = tables.tracked.steps
-        process = np.asarray(table["process"]).astype(np.int64)
-        order = np.lexsort((np.asarray(table["step"]), process))
-        self._starts = np.searchsorted(process[order], np.arange(len(tables.tracked.processes) + 1))
+        order = np.argsort(np.asarray(table["step"]), kind="stable")
         self._columns = {name: np.asarray(table[name])[order].astype(np.int64) for name in _COLUMNS}
+        self._rows = ProcessRows(np.asarray(table["process"])[order])
 
     def of(self, process: int) -> dict[str, npt.NDArray[np.int64]]:
-        mine = slice(self._starts[process], self._starts[process + 1])
+        mine = self._rows.of(process)
         return {name: values[mine] for name, values in self._columns.items()}
 
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.findings import ranks_text
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
@@ -143,13 +144,12 @@ class _StepTimes:
 
     def __init__(self, tracked: Tracked) -> None:
         self._steps = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in _STEP_COLUMNS}
-        order = np.argsort(self._steps["process"], kind="stable")
-        self._steps = {name: column[order] for name, column in self._steps.items()}
+        self._rows = ProcessRows(self._steps["process"])
 
     def of(self, process: int) -> dict[str, _Ints]:
         """The rows of one process."""
-        begin, end = np.searchsorted(self._steps["process"], [process, process + 1])
-        return {name: column[begin:end] for name, column in self._steps.items()}
+        rows = self._rows.of(process)
+        return {name: column[rows] for name, column in self._steps.items()}
 
 
 def _of_process(

@@ -218,7 +218,7 @@ def _per_rank(failures: Sequence[Failed], first: Failed, scenes: _Scenes) -> dic
         told = _in_order(one, first, scenes)
         device = "cpu" if one.incident is None else device_name(one.incident.device_type, one.incident.device)
         who = told.pop("who")
-        found.setdefault(who, told | {"device": device, "incidents": count[who]})  # an earlier attempt's before a later's
+        found.setdefault(who, told | {"device": device, "incidents": count[who]})  # of two attempts the earlier one's
     return found
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.subjects import name_of
 
 if TYPE_CHECKING:
@@ -51,17 +52,15 @@ def by_stage(ranks: Sequence[Subject], degrees: dict[str, int]) -> list[list[Sub
 
 def by_likeness(tracked: Tracked, ranks: Sequence[Subject]) -> list[list[Subject]]:
     """Groups of ranks that run the same program and allocate at the same lines."""
-    process = np.asarray(tracked.sites["process"], np.int64)
+    of_process = ProcessRows(tracked.sites["process"])
     keys = site_keys(tracked.sites)
     distinct, dense = np.unique(keys, return_inverse=True)
-    order = np.argsort(process, kind="stable")
-    starts = np.searchsorted(process[order], np.arange(len(tracked.processes) + 1))
     allocs = np.asarray(tracked.sites["allocs"], np.float64)
 
     leaders: list[tuple[tuple[str, str], npt.NDArray[np.float32], float]] = []
     groups: list[list[Subject]] = []
     for one in ranks:
-        rows = order[starts[one.main] : starts[one.main + 1]]
+        rows = of_process.of(one.main)
         steps = max(tracked.last_complete_step.get(one.main, 0), 1)
         sites, place = np.unique(dense[rows], return_inverse=True)
         weights = np.log2(1 + np.bincount(place, weights=allocs[rows], minlength=len(sites)) / steps)

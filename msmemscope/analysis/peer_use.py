@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from msmemscope.analysis.blocks import TYPICAL_PEAK
 from msmemscope.analysis.peer_groups import site_keys
+from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -170,7 +171,7 @@ class SiteLevels:
 
     def rows(self, process: int, place: Place) -> npt.NDArray[np.int64]:
         """The rows of `sites` of a pool of a process."""
-        mine = self._of_process(process)
+        mine = self._of_process.of(process)
         sites = self._tracked.sites
         rows: npt.NDArray[np.int64] = mine[(sites["device_type"][mine] == place[0]) & (sites["pool"][mine] == place[1])]
         return rows
@@ -184,7 +185,7 @@ class SiteLevels:
         total = np.zeros((2, len(wanted)), np.int64)
         if len(wanted) and len(rows):
             every = self._at_peak(process) if step is None else self._levels(process, step)
-            held = every[:, np.searchsorted(self._of_process(process), rows)]
+            held = every[:, np.searchsorted(self._of_process.of(process), rows)]
             at = np.minimum(np.searchsorted(wanted, self.keys[rows]), len(wanted) - 1)
             is_wanted = wanted[at] == self.keys[rows]
             for of, mine in zip(total, held, strict=True):
@@ -192,25 +193,13 @@ class SiteLevels:
         return total
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
-        process = np.asarray(self._tracked.sites["process"], np.int64)
-        starts: npt.NDArray[np.int64] = np.searchsorted(
-            process[self._order], np.arange(len(self._tracked.processes) + 1)
-        )
-        return starts
-
-    @cached_property
-    def _order(self) -> npt.NDArray[np.int64]:
-        return np.argsort(np.asarray(self._tracked.sites["process"], np.int64), kind="stable")
-
-    def _of_process(self, process: int) -> npt.NDArray[np.int64]:
-        rows: npt.NDArray[np.int64] = self._order[self._starts[process] : self._starts[process + 1]]
-        return rows
+    def _of_process(self) -> ProcessRows:
+        return ProcessRows(self._tracked.sites["process"])
 
     def _levels(self, process: int, step: int) -> npt.NDArray[np.int64]:
         """Of all sites of a process bytes and blocks: born less freed, over the cells up to that of the step."""
         if (process, step) not in self._held:
-            held = np.zeros((2, len(self._of_process(process))), np.int64)
+            held = np.zeros((2, len(self._of_process.of(process))), np.int64)
             if (sums := self._tracked.sums.get(process)) is not None:
                 rows = {name: np.asarray(sums.rows[name], np.int64) for name in _SUMS}
                 cells = np.clip(min(step, sums.last_step) // sums.stride + 1 - rows["cell"], 0, rows["cells"])
@@ -222,7 +211,7 @@ class SiteLevels:
     def _at_peak(self, process: int) -> npt.NDArray[np.int64]:
         """Of all sites of a process bytes and blocks, each at the peak of its pool on its device."""
         if process not in self._held_at_peak:
-            mine = self._of_process(process)
+            mine = self._of_process.of(process)
             held = np.zeros((2, len(mine)), np.int64)
             if (peaks := self._peaks.get(process)) is not None:
                 rows, pools = peaks.sites, peaks.pools
