@@ -15,7 +15,8 @@ they do so themselves.
 A tensor or an address may lie anywhere within a block. The first label of a block says what it has been from its
 beginning, a later one what it is from then on, as does one of a block that was allocated under a label. An address that
 is in no recorded block is counted (`unknown_label` in summary.json). Control characters are written as escapes; a
-leading "@" is warned of.
+leading "@" is warned of. One within a label makes no level of its own: ``a@b`` is one node of the owner tree, and looks
+like two only to who splits the owners of upstream's files.
 
 Raises TypeError for an owner that is no text, or for what is neither tensor nor address; ValueError for an owner that
 is empty or too long, for an address that is not positive, and for a tensor without memory.
