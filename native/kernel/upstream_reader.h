@@ -82,6 +82,7 @@ public:
     u64 derived() const noexcept { return derived_; }  // rows that tell nothing of their own
     const std::string& first_left_out() const noexcept { return first_left_out_; }
 
+    std::size_t waiting() const noexcept { return table_.kind.size(); }  // events until take()
     ImportedTable take() noexcept { return std::exchange(table_, {}); }
     ImportedDefinitions take_definitions() noexcept { return std::exchange(definitions_, {}); }
 

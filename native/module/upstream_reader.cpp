@@ -74,6 +74,7 @@ void bind_upstream_reader(py::module_& module) {
              })
         .def("finish", &UpstreamReader::finish)
         .def("add_rows", &add_rows)
+        .def_property_readonly("waiting", &UpstreamReader::waiting)
         .def("take", &take)
         .def("take_definitions", [](UpstreamReader& self) { return definitions_to_python(self.take_definitions()); })
         .def_property_readonly("missing", [](UpstreamReader& self) { return plain_text(self.missing()); })

@@ -1,0 +1,83 @@
+"""Rows that are sorted on disk, against numpy's sort of all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from msmemscope.errors import MemscopeError
+from msmemscope.imports import external_sort
+from msmemscope.imports.external_sort import Columns, Sorter
+
+ROWS = 5000
+
+
+@pytest.fixture(params=[(100, 16, 3), (1 << 18, 1 << 15, 32)], ids=["many runs", "one chunk"], autouse=True)
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(("CHUNK_ROWS", "BLOCK_ROWS", "FAN_IN"), request.param, strict=True):
+        monkeypatch.setattr(external_sort, name, value)
+
+
+def pieces_of(columns: Columns, seed: int) -> Iterator[Columns]:
+    chance, at = np.random.default_rng(seed), 0
+    while at < len(columns["ts"]):
+        end = at + int(chance.integers(0, 60))
+        yield {name: column[at:end] for name, column in columns.items()}
+        at = end
+
+
+@pytest.mark.parametrize("order", ["random", "nearly sorted", "sorted", "backwards", "all equal"])
+@pytest.mark.parametrize("names", [(), ("payload",), ("id", "payload")])
+def test_rows_come_as_a_stable_sort_of_all_of_them_gives_them(
+    tmp_path: Path, order: str, names: tuple[str, ...]
+) -> None:
+    chance = np.random.default_rng(3)
+    ts = {
+        "random": chance.integers(0, 50, ROWS),
+        "nearly sorted": np.arange(ROWS) // 7 + chance.integers(0, 40, ROWS),
+        "sorted": np.arange(ROWS),
+        "backwards": np.arange(ROWS)[::-1],
+        "all equal": np.zeros(ROWS),
+    }[order].astype(np.uint64)
+    payload = chance.integers(0, 1 << 63, ROWS).astype(np.uint64)
+    columns = {"ts": ts, "id": chance.integers(-3, 5, ROWS), "payload": payload, "pid": np.full(ROWS, 7, np.uint32)}
+    wanted = np.lexsort((columns["id"], ts))
+    with Sorter(tmp_path, ("ts", "id")) as rows:
+        for piece in pieces_of(columns, 1):
+            rows.add(piece)
+        for _ in range(2):  # as often as they are asked for
+            found = list(rows.in_order(names))
+            for name in names or columns:
+                assert np.array_equal(np.concatenate([one[name] for one in found]), columns[name][wanted]), name
+        anyhow = np.concatenate([one["payload"] for one in rows.in_any_order(("payload",))])
+        assert sorted(anyhow.tolist()) == sorted(payload.tolist())
+    assert not list(tmp_path.iterdir())  # the file has no name
+
+
+def test_extreme_numbers_are_kept(tmp_path: Path) -> None:
+    ts = np.array([0, (1 << 64) - 1, 1 << 63, 5], np.uint64)
+    ids = np.array([-(1 << 63), (1 << 63) - 1, 0, -1], np.int64)
+    with Sorter(tmp_path, ("ts",)) as rows:
+        rows.add({"ts": ts, "id": ids})
+        (found,) = rows.in_order()
+    assert found["ts"].tolist() == sorted(ts.tolist())
+    assert found["id"].tolist() == [-(1 << 63), -1, 0, (1 << 63) - 1]
+
+
+def test_nothing_in_gives_nothing(tmp_path: Path) -> None:
+    with Sorter(tmp_path, ("ts",)) as rows:
+        rows.add({"ts": np.zeros(0, np.uint64)})
+        assert (len(rows), list(rows.in_order())) == (0, [])
+
+
+def test_a_full_disk_is_told_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = os.statvfs(tmp_path)
+    monkeypatch.setattr(external_sort, "LEAST_FREE_BYTES", free.f_bavail * free.f_frsize)
+    with Sorter(tmp_path, ("ts",)) as rows:
+        rows.add({"ts": np.random.default_rng(1).integers(0, 9, 99)})  # sorted and written when rows are asked for
+        with pytest.raises(MemscopeError, match="the disk is full"):
+            next(rows.in_order())
