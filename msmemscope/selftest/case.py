@@ -187,7 +187,7 @@ def _do_not_add_up(found: Iterable[Finding]) -> Iterator[str]:
             for figures in finding.evidence.get("per_rank", {}).values()
             if not isinstance(figures, Mapping) or "bytes" in figures
         ]
-        if of_each and abs(sum(of_each)) != finding.bytes:  # what is less is negative
+        if of_each and abs(sum(of_each)) != abs(finding.bytes):  # what is less may be negative
             yield f"{_text(finding)}: its ranks have {sum(of_each)} bytes in all"
 
 
