@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 UNSEEN = "something that Python's garbage collector does not see: a numpy array that shares the memory, or C++"
 _LONGEST = 512
-_COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items\))")  # differs between ranks
+_COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items\)| of [\d,]+ places\))")  # differs between ranks
+_NEARLY_ALL = 0.9  # of the tensors that were looked at: one or two may be held by a variable of the latest step
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Told:
     passes: int
     stacks: frozenset[int]
     """Call stacks of the blocks that are held so; none for a graph."""
+    items: int = 0
+    """Entries of the container that holds them."""
+    bound: int = 0
+    """So many at most; 0 where nothing bounds it."""
+    step: int = 0
+    """In which it was looked at."""
 
 
 class Holders:
@@ -47,16 +54,32 @@ class Holders:
 
     def of(self, leaks: Sequence[Leak]) -> list[dict[str, Any]]:
         """Who holds the blocks of these sites, JSON-ready, the most frequent first: `text`, `found` of so many tensors
-        looked at (`of`), in how many `processes`."""
+        looked at (`of`), in how many `processes`; `items` and `bound` of a container, where it was told first."""
         found: dict[str, dict[str, Any]] = {}
         for process, mine in _by_process(leaks).items():
             for one in self._of_process(process, mine):
                 entry = {"text": one.text or UNSEEN, "found": 0, "of": 0, "processes": 0}
+                entry |= {"items": one.items, "bound": one.bound}
                 known = found.setdefault(_COUNT.sub("", one.text), entry)
                 known["found"] += one.found
                 known["of"] += one.of
                 known["processes"] += 1
         return sorted(found.values(), key=lambda entry: (-entry["processes"], -entry["found"], entry["text"]))
+
+    def bounded(self, leaks: Sequence[Leak]) -> dict[int, Told] | None:
+        """By process, the container with a bound that holds the blocks of these sites, all of them; of those processes
+        that told something. None where one of them told of another holder, or none told."""
+        found = {}
+        for process, mine in _by_process(leaks).items():
+            told = self._of_process(process, mine)
+            if not told:
+                continue
+            known = frozenset[int]().union(*(one.stacks for one in told))
+            is_bounded = all(one.bound and one.found >= _NEARLY_ALL * one.of for one in told)
+            if not is_bounded or not {leak.stack_id for leak in mine} <= known:
+                return None
+            found[process] = max(told, key=lambda one: one.bound - one.items)
+        return found or None
 
     def _of_process(self, number: int, mine: Sequence[Leak]) -> list[Told]:
         """A graph keeps tensors that Python does not see: one that holds about as many forward passes as there were
@@ -104,7 +127,8 @@ def _told(text: dict[str, Any], stacks_at: dict[int, set[int]]) -> Told:
     known = [stacks_at[address] for address in text["at"] if address in stacks_at]
     counted = [stack for stacks in known for stack in stacks]
     stacks = {stack for stack in counted if 2 * counted.count(stack) >= len(known)} | text["stack"]
-    return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks))
+    numbers = (text[name] for name in ("items", "bound", "step"))
+    return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks), *numbers)
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -114,6 +138,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
         return {
             "text": str(one["text"])[:_LONGEST],
             **{name: min(max(int(one[name]), 0), 1 << 31) for name in ("found", "of", "passes")},
+            **{name: min(max(int(one.get(name, 0)), 0), 1 << 53) for name in ("items", "bound", "step")},
             "stack": {int(one["stack"], 16)} if "stack" in one else set(),
             "at": [int(address) for address in one.get("at", ()) if 0 <= int(address) < 1 << 64],
         }

@@ -223,17 +223,23 @@ def _leak_sentence(finding: Finding) -> str:
     if ran_out := evidence.get("ran_out"):
         limit = format_bytes(ran_out["limit"])
         parts.append(f"{ran_out['on']} ran out in step {ran_out['step']:,}: it may map {limit} in all (RLIMIT_AS)")
-    full = evidence.get("full_at_step")
-    if full is not None and full - finding.last_step <= _FORESEEN * steps:
-        unit = 10 ** max(len(str(full)) - 2, 0)
-        near = -(-full // unit) * unit
-        parts.append(
-            f"if it goes on, {evidence.get('full_on', 'it')} runs out of memory near step {near:,}"
-            + _between(evidence.get("full_between") or [full, full], near, unit)
-        )
+    parts += _runs_out(finding, steps)
     if finding.confidence < _SURE and evidence.get("reason"):
         parts.append(f"{math.floor(100 * finding.confidence)} % sure: {evidence['reason']}")
     return "; ".join(parts) + "."
+
+
+def _runs_out(finding: Finding, steps: int) -> list[str]:
+    """The clause that says when memory is full, where it is not too far away: steps, so many were judged."""
+    full = finding.evidence.get("full_at_step")
+    if full is None or full - finding.last_step > _FORESEEN * steps:
+        return []
+    unit = 10 ** max(len(str(full)) - 2, 0)
+    near = -(-full // unit) * unit
+    return [
+        f"if it goes on, {finding.evidence.get('full_on', 'it')} runs out of memory near step {near:,}"
+        + _between(finding.evidence.get("full_between") or [full, full], near, unit)
+    ]
 
 
 def _between(bounds: Sequence[int | None], near: int, unit: int) -> str:
@@ -260,14 +266,20 @@ def _growth_sentence(finding: Finding) -> str:
         parts[0] += f", since step {finding.first_step:,}"
     parts += _held_by(finding)
     parts += [text for text in (finding.evidence.get("reason"), finding.evidence.get("outlook")) if text]
+    if finding.evidence.get("bound"):
+        parts += _runs_out(finding, finding.last_step - finding.first_step + 1)
     return "; ".join(parts) + "."
 
 
 def _level_sentence(finding: Finding) -> str:
     each = " each" if finding.count > 1 else ""
     held = _of_each(finding, "bytes", finding.bytes / finding.count)
-    held = f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"
-    return f"{held}; level since step {finding.first_step:,}."
+    parts = [f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"]
+    if finding.evidence.get("bound"):
+        parts += [*_held_by(finding), finding.evidence["reason"]]
+    else:
+        parts.append(f"level since step {finding.first_step:,}")
+    return "; ".join(parts) + "."
 
 
 def _per_step(finding: Finding, more: str = "") -> str:

@@ -24,7 +24,10 @@ Keys of `evidence`, of those kinds:
     sites           number of call stacks that were joined
     stacks          their ids, 16 hexadecimal digits each, those of the line itself first
     holders         who holds the blocks, as processes found out: text, found (tensors held so) of how many (`of`)
-                    that were looked at, processes (how many say so); empty when nobody looked or it is not known
+                    that were looked at, processes (how many say so), items and bound (of a container: how much it
+                    held, and may hold at most; else 0); empty when nobody looked or it is not known
+    bound           of growth or a level that lies in a container with a bound: its items when it was looked at, at
+                    most so many, bytes of these blocks when it is full, and the step in which it is
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
     in_child        true when it happens in a worker of the subject (a DataLoader's)
     ran_out         of a process that was refused host memory under RLIMIT_AS: {step, limit (bytes), on}; nothing is
@@ -50,6 +53,7 @@ from msmemscope.analysis import leak_words
 from msmemscope.analysis.alive import without_sites
 from msmemscope.analysis.analyzer import Analyzer, Tables
 from msmemscope.analysis.blocks import FEWEST_SECONDS
+from msmemscope.analysis.bounded import bound_of, bounded
 from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
@@ -62,6 +66,7 @@ from msmemscope.analysis.findings import (
     pool_name,
     scope_of,
 )
+from msmemscope.analysis.holders import UNSEEN
 from msmemscope.analysis.leak_words import advice_on, worded
 from msmemscope.analysis.lost_releases import lost_releases, note_on_lost_releases
 from msmemscope.analysis.merged_stack import merged
@@ -122,12 +127,18 @@ def find_leaks(
     """
     options = options or LeakOptions()
     view = _View(tracked, stack, judge or SiteJudge())
-    outlook = Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
-    found = [
-        _finding(cause, _KINDS[kind], tracked.subjects, outlook, holders)
-        for kind in _KINDS
-        for cause in find_causes(view.leaks(kind))
-    ]
+    causes = [(_KINDS[kind], cause) for kind in _KINDS for cause in find_causes(view.leaks(kind))]
+    bounds = {id(cause): bound_of(cause, holders) for kind, cause in causes if kind in (LEAK, GROWTH)}
+    unbounded = [leak for kind, one in causes if kind == LEAK and not bounds[id(one)] for leak in one.all_leaks]
+    outlook = Outlook(tracked, unbounded, capacity or {}, view.last_step)
+    with_all = Outlook(tracked, view.leaks(claims.LEAK), capacity or {}, view.last_step)
+    found = []
+    for kind, cause in causes:
+        if (bound := bounds.get(id(cause))) is None:
+            found.append(_finding(cause, kind, tracked.subjects, holders, outlook if kind == LEAK else None))
+        else:
+            one = _finding(cause, LEVEL if bound.is_full else GROWTH, tracked.subjects, holders, with_all)
+            found.append(bounded(one, bound))
     found = [worded(one) for one in found if _rate(one) >= options.min_bytes_per_step]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
     found += note_on_lost_releases(tracked, view.unclaimed)
@@ -303,7 +314,8 @@ def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     return ids
 
 
-def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, holders: Holders | None) -> Finding:
+def _finding(cause: Cause, kind: str, subjects: Subjects, holders: Holders | None, outlook: Outlook | None) -> Finding:
+    """outlook: of what leaks, where this is foreseen to use up a device."""
     everything = _latest_attempts(cause.all_leaks, subjects)
     per_rank = {subjects[number].key: _figures(leaks) for number, leaks in _by_subject(everything).items()}
     members = [subjects[number] for number in sorted({leak.key for leak in everything})]
@@ -314,8 +326,9 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, hold
     claim = max(same_site, key=lambda one: (one.confidence, one.bytes_per_step))
     file, line, function = cause.line
     confidence = max(leak.claim.confidence for leak in cause.leaks)
+    held_by = _held_by(cause, holders) if holders is not None else []
     evidence: dict[str, Any] = {
-        "reason": claim.reason,
+        "reason": _reason(claim, held_by),
         "outlook": claim.outlook("second", "seconds") if claim.per_minute else claim.outlook(),
         "per": "minute" if claim.per_minute else "step",
         "steps_to_decide": claim.steps_to_decide,
@@ -324,10 +337,10 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, hold
         "per_rank": per_rank,
         "sites": len({leak.stack_id for leak in everything}),
         "stacks": [f"{stack:016x}" for stack in dict.fromkeys(leak.stack_id for leak in cause.all_leaks)],
-        "holders": _held_by(cause, holders) if holders is not None else [],
+        "holders": held_by,
         "absorbed": [_absorbed(part, subjects) for part in cause.absorbed],
         "in_child": sample.in_child,
-        **(outlook.full(everything) if kind == LEAK else {}),
+        **(outlook.full(everything) if outlook is not None else {}),
     }
     total = sum(leak.claim.bytes for leak in everything)
     return Finding(
@@ -348,7 +361,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, hold
         line=line,
         function=function,
         evidence=evidence,
-        advice=advice_on(cause, is_held=bool(evidence["holders"])) if kind != LEVEL else "",
+        advice=advice_on(cause, is_held=bool(held_by)) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),
@@ -358,6 +371,13 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, outlook: Outlook, hold
 def _held_by(cause: Cause, holders: Holders) -> list[dict[str, Any]]:
     """Of the line itself, or else of what is kept with it."""
     return holders.of(cause.leaks) or holders.of(cause.all_leaks)
+
+
+def _reason(claim: Claim, held_by: Sequence[Mapping[str, Any]]) -> str:
+    """Who is known to hold it, and has no bound, is no container that fills: it may be cleared, and that is all."""
+    if not claim.unless or not held_by or held_by[0]["text"] == UNSEEN or held_by[0]["bound"]:
+        return claim.reason
+    return claim.reason.removesuffix(claim.unless) + ", but the program may yet let go of it"
 
 
 def _latest_attempts(leaks: list[Leak], subjects: Subjects) -> list[Leak]:

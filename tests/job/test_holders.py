@@ -54,6 +54,31 @@ def test_each_leak_is_told_with_what_holds_it(watch: Watch) -> None:
     assert "; held by list `feats` (24 items), a global of many.py" in again.stdout + again.stderr
 
 
+def test_what_a_container_with_a_bound_holds_grows_until_it_is_full_and_is_no_leak(watch: Watch) -> None:
+    program = HOLDERS / "bounded.py"
+    words = {"GROWS": "growth", "FULL": "level", "LEAKS": "leak"}
+    planted = {
+        number: (words[word], text)
+        for number, line in enumerate(program.read_text().splitlines(), 1)
+        for word, _, text in [line.partition("  # ")[2].partition(" ")]
+        if word in words
+    }
+    assert len(planted) == 7
+
+    outcome = watch(sys.executable, program)
+
+    found = {one["line"]: one for one in findings(outcome.run) if one["line"]}
+    assert {line: (one["kind"], one["evidence"]["holders"][0]["text"]) for line, one in found.items()} == planted
+    ends = {one["evidence"]["bound"]["most"]: one for one in found.values() if one["kind"] == "growth"}
+    assert sorted(ends) == [250, 300, 400, 500, 1000]
+    for most, one in ends.items():
+        bound = one["evidence"]["bound"]
+        assert abs(bound["step"] - most) <= 0.06 * most
+        assert abs(bound["bytes"] - most * one["bytes_per_step"]) <= 0.06 * bound["bytes"]
+        assert "; grows until that is full: " in one["sentence"]
+    assert "it is full" in next(one for one in found.values() if one["kind"] == "level")["sentence"]
+
+
 def test_a_sum_of_losses_is_told_by_its_graph(watch: Watch) -> None:
     outcome = watch(sys.executable, HOLDERS / "graph.py")
     assert "; held by the autograd graph of `loss_sum`, a global of graph.py: 40 forward passes" in outcome.stderr

@@ -54,6 +54,8 @@ class Claim:
     bytes_per_step: float
     reason: str
     """Why it is no more than it is; of a leak, what it rests on. A clause."""
+    unless: str = ""
+    """The end of the reason that says what looks the same as long as nobody knows who holds the blocks."""
     events: frozenset[int] = frozenset()
     """Steps with births that stay."""
     share: tuple[float, float, float] = (0.0, 0.0, 1.0)

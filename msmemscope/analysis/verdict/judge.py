@@ -110,8 +110,9 @@ def _look(stats: SiteStats, limits: Limits) -> _Looked:
         if _obstacle(stats, follow_apart, supply_apart, last, limits) is None:
             (follow, supply), obstacle = apart, None
     if obstacle is None:
-        claim = _claim(stats, follow, supply, last, LEAK, _leak_reason(follow, supply, stats))
-        claim = replace(claim, confidence=_confidence(follow, supply, limits))
+        reason, unless = _leak_reason(follow, supply, stats)
+        claim = _claim(stats, follow, supply, last, LEAK, reason)
+        claim = replace(claim, unless=unless, confidence=_confidence(follow, supply, limits))
         return _Looked(_unless_too_new(claim, supply, last, limits), supply, follow.age_in_places(stats))
     if obstacle.full and (level_claim := _level(stats, last)):
         return _Looked(level_claim)
@@ -296,11 +297,12 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
     return round(float((1 - unfilled) * (1 - doubt)), 4)
 
 
-def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> str:
-    alike = f"a container of more than {int(supply.counts.sum()):,} looks the same"
+def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> tuple[str, str]:
+    """The reason, and what of it is so only as long as nobody knows who holds the blocks."""
+    alike = f", and a container of more than {int(supply.counts.sum()):,} looks the same"
     if not stats.gone_blocks[supply.begin :].any():
-        return f"no block of it was ever freed, and {alike}"
+        return f"no block of it was ever freed{alike}", alike
     if not follow.deaths:
         age = max(follow.age, OLD_AGE) - 1
-        return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed, and {alike}"
-    return f"of blocks older than {follow.age:,} steps hardly any is freed"
+        return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed{alike}", alike
+    return f"of blocks older than {follow.age:,} steps hardly any is freed", ""

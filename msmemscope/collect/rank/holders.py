@@ -21,11 +21,14 @@ import sys
 import time
 
 from msmemscope import _native
-from msmemscope.collect.rank.object_names import Names, by_which, is_a, is_frame_of_ours, module_spaces
+from msmemscope.collect.rank.object_fields import is_a
+from msmemscope.collect.rank.object_names import Names, by_which, is_frame_of_ours, module_spaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from msmemscope.collect.rank.bounds import Extent
 
 MOST_BLOCKS = 8_000_000  # of Python's memory: beyond, nothing is looked up
 _SAMPLE = 24  # tensors of a group
@@ -44,14 +47,22 @@ class Holder:
 
     text: words for "held by ..."; "" when the collector knows nobody. found, of: in how many of a sample. addresses: of
     blocks found so. name: of the leak, where one was named. passes: of a graph, how many forward passes it holds; 0 for
-    others.
+    others. items, bound: of a container, what it holds and may hold at most; 0 of others, and where nothing bounds it.
     """
 
     def __init__(
-        self, text: str, found: int, of: int, addresses: Sequence[int] = (), name: str = "", passes: int = 0
+        self,
+        text: str,
+        found: int,
+        of: int,
+        addresses: Sequence[int] = (),
+        name: str = "",
+        passes: int = 0,
+        extent: Extent | None = None,
     ) -> None:
         self.text, self.found, self.of = text, found, of
         self.addresses, self.name, self.passes = tuple(addresses), name, passes
+        self.items, self.bound = (extent.items, extent.bound) if extent is not None else (0, 0)
 
 
 def find_holders(leaking: Mapping[str, Sequence[int]] | None, seconds: float) -> list[Holder]:
@@ -109,12 +120,12 @@ class Group:
         self.count = len(addresses)
         self.name, self.passes = name, passes
 
-    def holder(self, text: str, addresses: Sequence[int]) -> Holder:
+    def holder(self, text: str, addresses: Sequence[int], extent: Extent | None = None) -> Holder:
         if self.passes:
             of = text or "a tensor that no variable holds, such as a gradient"
             text = f"the autograd graph of {of}: {self.passes:,} forward passes"
-            addresses = ()
-        return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes)
+            addresses, extent = (), None
+        return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes, extent)
 
 
 def _kinds_of_tensors(torch: object) -> list[type]:
@@ -244,7 +255,8 @@ def _holders_of(group: Group, climb: _Climb, *, is_last: bool) -> list[Holder]:
     meeting = group.tensors[0][1] if len(mine) == 1 else _meeting(mine, climb)
     if meeting is not None and (name := climb.names.name(meeting, is_last=is_last)):
         reached = sorted({mine[one] for one in climb.below[id(meeting)] if one in mine})
-        return [group.holder(name + _through(meeting, reached, group, climb), reached)]
+        text = name + _through(meeting, reached, group, climb)
+        return [group.holder(text, reached, climb.names.extent(meeting))]
     if not is_last:
         return []
     texts: dict[str, list[int]] = {}

@@ -3,8 +3,9 @@
 In: `leaking-<ring>` in the session directory, which the aggregator writes when it has judged this process: the call
 stack of a leak, as 16 hexadecimal digits -> addresses of some of its blocks; {} where nothing leaks. Out: META records
 "holder", each a JSON text: `text` ("list `feats` (40 items), a global of train.py"), `found` and `of` (so many of the
-tensors that were looked at are held so), `passes` (of an autograd graph), and either `stack` or `at`, addresses of
-blocks.
+tensors that were looked at are held so), `passes` (of an autograd graph), `items` and `bound` (of a container: what it
+holds and may hold at most; 0 where nothing bounds it), `step` (when it was looked), and either `stack` or `at`,
+addresses of blocks.
 
 At the exit of the interpreter nobody needs it any more: threads that are no daemons have ended, and what the program
 registered has run. Where the process ends before it was judged for the first time, tensors are looked at in groups of
@@ -114,6 +115,9 @@ def _as_text(holder: Holder) -> str:
             "found": holder.found,
             "of": holder.of,
             "passes": holder.passes,
+            "items": holder.items,
+            "bound": holder.bound,
+            "step": _native.current_step(),
             **place,
         }
     )

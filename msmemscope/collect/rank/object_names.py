@@ -8,7 +8,6 @@ its own methods. What is read is types, plain dictionaries, slots, and fields of
 from __future__ import annotations
 
 import sys
-from collections import deque
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -17,76 +16,31 @@ from types import (
     FrameType,
     FunctionType,
     GeneratorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     ModuleType,
     TracebackType,
 )
 
 from msmemscope import _native
+from msmemscope.collect.rank.bounds import Extent, extent_of, is_lru_cache, owner_bound
+from msmemscope.collect.rank.object_fields import (
+    attribute_of,
+    base_of,
+    class_name,
+    is_a,
+    key_of,
+    name_of_class,
+    space_of,
+    space_of_class,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Set
 
-CONTAINERS = (list, dict, set, frozenset, tuple, deque)
 _TRANSPARENT = ("_parameters", "_modules", "_buffers")  # of a module: who keeps the module is asked for
 _MOST_STEPS = 400  # of one way from an object to its name
 
-classes_of = type.__dict__["__mro__"].__get__
-_space_of_class = type.__dict__["__dict__"].__get__
-_name_of_class = type.__dict__["__name__"].__get__
-_bound_of_deque = deque.__dict__["maxlen"].__get__
 _space_of_module = type.__dict__["__dict__"].__get__(ModuleType)["__dict__"].__get__
-
-
-def class_name(instance: object) -> str:
-    """The name of its class."""
-    return str(_name_of_class(type(instance)))
-
-
-def space_of(instance: object) -> dict[str, object] | None:
-    """The dictionary of an instance's attributes."""
-    for one in classes_of(type(instance)):
-        found = _space_of_class(one).get("__dict__")
-        if type(found) is GetSetDescriptorType:
-            space = found.__get__(instance)
-            return space if type(space) is dict else None
-    return None
-
-
-def key_of(space: dict[object, object], value: object) -> str | None:
-    """The name under which a dictionary has this very object; None where it is no text."""
-    for key, one in list(dict.items(space)):
-        if one is value:
-            return key if type(key) is str else None
-    return None
-
-
-def attribute_of(instance: object, value: object) -> str | None:
-    """The attribute of the instance that is this very object."""
-    space = space_of(instance)
-    if space is not None and (name := key_of(space, value)) is not None:  # type: ignore[arg-type]
-        return name
-    for one in classes_of(type(instance)):
-        for name, slot in _space_of_class(one).items():
-            if type(slot) is MemberDescriptorType:
-                try:
-                    if slot.__get__(instance) is value:
-                        return str(name)
-                except AttributeError:  # it holds nothing
-                    continue
-    return None
-
-
-def is_a(instance: object, base: type) -> bool:
-    """isinstance() that asks nobody."""
-    return any(one is base for one in classes_of(type(instance)))
-
-
-def base_of(instance: object) -> type | None:
-    """Which of CONTAINERS it is."""
-    return next((one for one in CONTAINERS if is_a(instance, one)), None)
 
 
 def module_spaces() -> dict[int, dict[str, object]]:
@@ -112,16 +66,13 @@ def running_locals() -> dict[int, str]:
 
 
 def label(thing: object, name: str = "") -> str:
-    """ "list `feats` (40 items)", "tensor `total`", "a Meter"; of a deque with a bound (it is full one day) also that:
-    "deque `seen` (40 of at most 1,000 items)"."""
-    base = base_of(thing)
-    kind = class_name(thing)
-    if base is None:
+    """ "list `feats` (40 items)", "tensor `total`", "a Meter"; of a container with a bound, which is full one day, also
+    that: "deque `seen` (40 of at most 1,000 items)"."""
+    extent = extent_of(thing)
+    kind = "lru_cache" if is_lru_cache(thing) else class_name(thing)
+    if extent is None:
         return f"`{name}`" if name else f"a {kind}"
-    bound = _bound_of_deque(thing) if base is deque else None
-    most = "" if bound is None else f" of at most {bound:,}"
-    count = f"{base.__len__(thing):,}{most} items"  # type: ignore[attr-defined]
-    return f"{kind} `{name}` ({count})" if name else f"a {kind} ({count})"
+    return f"{kind} `{name}` ({extent.text})" if name else f"a {kind} ({extent.text})"
 
 
 class Names:
@@ -159,6 +110,22 @@ class Names:
                     seen.add(id(one))
                     level.append(one)
         return ""
+
+    def extent(self, thing: object) -> Extent | None:
+        """Of a container, with its own bound or that of an instance whose attribute it is."""
+        extent = extent_of(thing)
+        if extent is None or extent.bound:
+            return extent
+        bounds = [owner_bound(one, extent.items) for one in self._owners(thing)]
+        return Extent(extent.items, min((bound for _, bound in filter(None, bounds)), default=None))
+
+    def _owners(self, thing: object) -> Iterator[object]:
+        """Instances of which it is an attribute."""
+        for holder in self._above(thing):
+            of_space = self._above(holder) if type(holder) is dict else ()
+            for one in (holder, *of_space):
+                if base_of(one) is None and not self.is_end(one) and attribute_of(one, thing) is not None:
+                    yield one
 
     def _above(self, thing: object) -> list[object]:
         return self._holders.get(id(thing), [])
@@ -199,13 +166,13 @@ class Names:
         if name.endswith("_hooks"):
             yield 3, self._hook(thing, name, instance, below)
         elif not _is_of_torch(type(instance)):
-            yield 4, f"{label(thing, name)}, an attribute of {class_name(instance)}"
+            yield 4, f"{label(thing, name)}, an attribute of {class_name(instance)}{_whose_bound(thing, instance)}"
 
     def _by_space(self, thing: object, space: dict[object, object], below: set[int]) -> Iterator[tuple[int, str]]:
         key = key_of(space, thing)
         for owner in self._above(space):
             if is_a(owner, type) and key is not None:
-                yield 2, f"{label(thing, key)}, an attribute of the class {_name_of_class(owner)}"
+                yield 2, f"{label(thing, key)}, an attribute of the class {name_of_class(owner)}"
             elif type(owner) is FunctionType:
                 if owner.__kwdefaults__ is space and self._is_known(owner) and not self._is_hook(owner):
                     yield 5, f"{label(thing, key or '')}, a default argument of {_function(owner)}"
@@ -255,6 +222,14 @@ class Names:
         why = "an exception's traceback" if traced else "a frame"
         what = label(thing, names[0]) if names else label(thing)
         yield 7, f"{what} in {why}, a local of {code.co_name}() at {_file(code)}:{frame.f_lineno}"
+
+
+def _whose_bound(container: object, owner: object) -> str:
+    """How much it may hold, by the word of the instance whose attribute it is; "" where neither says so."""
+    extent = extent_of(container)
+    if extent is None or extent.bound or (said := owner_bound(owner, extent.items)) is None:
+        return ""
+    return f", whose `{said[0]}` is {said[1]:,}"
 
 
 def by_which(thing: object) -> str:
@@ -315,7 +290,7 @@ def _file_of_module(space: dict[str, object]) -> str:
 
 
 def _is_of_torch(cls: type) -> bool:
-    module = _space_of_class(cls).get("__module__")
+    module = space_of_class(cls).get("__module__")
     return type(module) is str and module.partition(".")[0] in ("torch", "torch_npu")
 
 
