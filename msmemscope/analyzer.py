@@ -1,6 +1,7 @@
 """Upstream's msmemscope.analyzer, and the analyses of a run of ours.
 
-Upstream's analyses read a memscope_dump_*.csv or .db; check_leaks() takes a run as well.
+Upstream's analyses read a memscope_dump_*.csv or .db, or a directory in which such files lie; check_leaks() takes a run
+as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope.analysis.findings import Finding
-    from msmemscope.imports.inefficient_check import InefficientBlock
+    from msmemscope.imports.inefficient_check import InefficientBlock, InefficientBlocks
     from msmemscope.imports.leak_check import LeftBlock
 
 __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksConfig", "analyze", "check_inefficient",
@@ -89,7 +90,7 @@ class InefficientAnalyzer:
     def __init__(self, config: InefficientConfig | None = None):
         self.config = config
 
-    def analyze(self, config: InefficientConfig | None = None, *, in_place: bool = False) -> list[InefficientBlock]:
+    def analyze(self, config: InefficientConfig | None = None, *, in_place: bool = False) -> Sequence[InefficientBlock]:
         """As check_inefficient(), with the arguments of `config`, or those that the analyzer was made with."""
         chosen = config or self.config
         if chosen is None:
@@ -106,27 +107,40 @@ class InefficientAnalyzer:
 def check_leaks(
     input_path: str, mstx_info: str, start_index: int, *, pools: Sequence[str] = ("HAL",)
 ) -> list[LeftBlock]:
-    """What is left between marks in a memscope_dump_*.csv or .db, or all processes of a run: on stdout, and as a list.
+    """What is left between marks in a memscope_dump_*.csv or .db, in all of a directory, or in all processes of a run:
+    on stdout, and as a list.
 
-    Of three mstx marks A, B and C with the name `mstx_info`, of which A is number `start_index` from 0 on, on each
-    device: blocks that were allocated between A and B and are alive at C, rows taken in the order of their IDs. pools:
-    of HAL, PTA, PTA_WORKSPACE, MINDSPORE, ATB, HOST, CUDA, CUDA_DRIVER.
+    Of three mstx marks A, B and C with the name `mstx_info`, of which A is number `start_index` from 0 on, of each
+    process on each device: blocks that were allocated between A and B and are alive at C, rows taken in the order of
+    their IDs. pools: of HAL, PTA, PTA_WORKSPACE, MINDSPORE, ATB, HOST, CUDA, CUDA_DRIVER.
+
+    Of a directory each file is judged by itself, whatever its depth; `file` and `rank` of a block tell which, and what
+    its path says. Files that cannot be used, and those whose rows another file of the same process has (its csv and its
+    db), are skipped, told and counted.
 
     Of a run directory each rank has marks of its own, as msmemscope.mark() and mstx make them, and events count in the
     order in which they were recorded. Host memory goes by the marks of all threads, a card by those of threads that
     use it.
 
-    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump, RunError for a
-    run of a schema that this version does not know.
+    Raises ValueError and OSError for wrong arguments, FileNotFoundError also for a directory without such a file,
+    InputError for a file that is no memscope_dump, RunError for a run of a schema that this version does not know.
     """
     config = LeaksConfig(input_path, mstx_info, start_index)
     if isinstance(pools, str) or not pools or set(pools) - set(POOLS):
         raise ValueError(f"pools takes some of {', '.join(POOLS)}")
+    from msmemscope.imports.dump_directory import each_file
     from msmemscope.imports.leak_check import check
     from msmemscope.imports.run_leak_check import check_run
 
-    judge = check_run if _is_run(config.input_path) else check
-    return judge(Path(config.input_path), config.mstx_info, config.start_index, list(pools), print)
+    path, mark, start, wanted = Path(config.input_path), config.mstx_info, config.start_index, list(pools)
+    if _is_run(path):
+        return check_run(path, mark, start, wanted, print)
+    if not path.is_dir():
+        return check(path, mark, start, wanted, print)
+    found = each_file(
+        path, _LARGEST_INPUT_BYTES, print, lambda one, among: check(one, mark, start, wanted, print, among=among)
+    )
+    return [block for blocks in found for block in blocks]
 
 
 def check_inefficient(
@@ -136,27 +150,38 @@ def check_inefficient(
     idle_threshold: int = 3000,
     *,
     in_place: bool = False,
-) -> list[InefficientBlock]:
-    """Blocks made too early, freed too late or idle, in a memscope_dump_*.csv or .db: on stdout, as a list, and as
-    `inefficient_type` in the Attr of their MALLOC rows.
+) -> Sequence[InefficientBlock]:
+    """Blocks made too early, freed too late or idle, in a memscope_dump_*.csv or .db, or in all of a directory: on
+    stdout, as a sequence, and as `inefficient_type` in the Attr of their MALLOC rows.
 
     Smaller blocks than mem_size (bytes) are passed over; inefficient_type: one or some of early_allocation,
     late_deallocation and temporary_idleness, all without it; idle_threshold: so many operators and more between two
-    accesses are idleness. Rows are taken in the order of their IDs.
+    accesses are idleness. Rows are taken in the order of their IDs. The sequence makes a block when it is asked for:
+    there may be millions.
 
     The file is not touched: a copy of it, `memscope_dump_1.inefficient.csv`, is written beside it and has the marks.
     in_place=True rewrites the file itself, as upstream does; a failure on the way leaves it whole.
 
-    Raises ValueError and OSError for wrong arguments, InputError for a file that is no memscope_dump.
+    Of a directory each file is judged by itself and has a copy of its own, whatever its depth; what is skipped is as
+    with check_leaks().
+
+    Raises ValueError and OSError for wrong arguments, FileNotFoundError also for a directory without such a file,
+    InputError for a file that is no memscope_dump.
     """
     config = InefficientConfig(input_path, mem_size, inefficient_type, idle_threshold)
     path = Path(config.input_path)
-    if in_place and not os.access(path, os.W_OK):
-        raise PermissionError(f"cannot write {path}")
-    from msmemscope.imports.inefficient_check import beside, check
+    from msmemscope.imports.dump_directory import OneOfSeveral, each_file
+    from msmemscope.imports.inefficient_check import beside, check, joined
 
-    target = path if in_place else beside(path)
-    return check(path, config.mem_size, config.inefficient_type, config.idle_threshold, target, print)
+    def judge(one: Path, among: OneOfSeveral | None = None) -> InefficientBlocks:
+        if in_place and not os.access(one, os.W_OK):
+            raise PermissionError(f"cannot write {one}")
+        target = one if in_place else beside(one)
+        return check(one, config.mem_size, config.inefficient_type, config.idle_threshold, target, print, among=among)
+
+    if not path.is_dir():
+        return judge(path)
+    return joined(each_file(path, _LARGEST_INPUT_BYTES, print, judge))
 
 
 def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **options: object) -> list[Finding] | None:
@@ -238,10 +263,16 @@ def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
     text = os.fspath(path)
     if len(text) > _LONGEST_PATH:
         raise ValueError(f"input_path is longer than {_LONGEST_PATH} characters")
-    if not Path(text).is_file():
-        raise FileNotFoundError(f"no such file: {text}")
+    if not Path(text).is_file() and not Path(text).is_dir():
+        raise FileNotFoundError(f"no such file or directory: {text}")
     if not os.access(text, os.R_OK):
         raise PermissionError(f"cannot read {text}")
+    if Path(text).is_dir():
+        from msmemscope.imports.upstream_files import files_below
+
+        if not files_below(Path(text)):
+            raise FileNotFoundError(f"no memscope_dump_<time>.csv or .db lies in {text}")
+        return
     if not text.endswith(suffixes):
         raise ValueError(f"input_path ends in {' or '.join(suffixes)}; got {text}")
     if Path(text).stat().st_size > _LARGEST_INPUT_BYTES:

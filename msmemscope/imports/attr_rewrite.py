@@ -1,41 +1,59 @@
 """Copies of upstream's csv and db files in which some MALLOC rows have another `inefficient_type` in their Attr.
 
-In: a file, and by process and ID of a row the text that it is to have. Out: the file again, byte for byte but for that
-key, which is new, replaced or gone; made beside its place and put there when it is whole. Everything else, quoting and
-line ends too, is as it was.
+In: a file, which of its MALLOC rows have a word, and of a csv where the texts of their Attr lie. Out: the file again,
+byte for byte but for that key, which is new, replaced or gone; made beside its place and put there when it is whole.
+Everything else, quoting and line ends too, is as it was.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
+import numpy as np
+import numpy.typing as npt
+
+from msmemscope._kernel import with_words
 from msmemscope.errors import InputError
 from msmemscope.imports.upstream_files import TABLES
 
 KEY = "inefficient_type"
 
-Words = Mapping[tuple[int, int], str]
-"""By process and ID of a MALLOC row."""
+_PIECE_BYTES = 4 << 20
+_ROWS = 4096  # of a db, at once
+_FIRST_ROW = -(1 << 63)
 
-_IN_CSV = re.compile(rb",?\binefficient_type:[a-z_]*(,(early_allocation|late_deallocation|temporary_idleness))*")
-_CLOSING = re.compile(rb'"(?=,|\r?\n|\Z)')
-_COMMA_OR_END = re.compile(rb",|\r?\n|\Z")
-_MOST_DIGITS = 19
-_QUOTE = ord('"')
+Stamp = tuple[int, int, int]
 
 
-def rewrite(path: Path, target: Path, words: Words) -> None:
+@dataclass(frozen=True)
+class Marks:
+    """found: pid, id and bits of MALLOC rows, by process and ID; of a csv attr_at and attr_bytes, too. stale: attr_at
+    and attr_bytes of rows of a csv that have a word by now. words: by bits what is written; 0: nothing. stamp: of the
+    file when these were read from it."""
+
+    found: Mapping[str, npt.NDArray[Any]]
+    stale: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+    words: Mapping[int, bytes]
+    stamp: Stamp
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Another one: somebody has written to the file, or put another in its place. OSError."""
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def rewrite(path: Path, target: Path, marks: Marks) -> None:
     """target may be the file itself. OSError and InputError name the file; what was there is whole then."""
     with open(path, "rb") as file:
         is_db = file.read(16) == b"SQLite format 3\0"
@@ -44,10 +62,12 @@ def rewrite(path: Path, target: Path, words: Words) -> None:
     try:
         if is_db:
             os.close(descriptor)
-            _rewrite_db(path, made, words)
+            _rewrite_db(path, made, marks)
         else:
-            with open(path, "rb") as source, open(descriptor, "wb") as copy:
-                _rewrite_csv(source, copy, words)
+            with open(path, "rb", buffering=0) as source, open(descriptor, "wb") as copy:
+                _rewrite_csv(source, copy, marks)
+            if stamp_of(path) != marks.stamp:
+                raise ValueError("somebody wrote to it while it was read: check it when its program has ended")
         shutil.copymode(path, made)
         with open(made, "rb") as whole:
             os.fsync(whole.fileno())
@@ -65,76 +85,36 @@ def rewrite(path: Path, target: Path, words: Words) -> None:
         made.unlink(missing_ok=True)
 
 
-def _rewrite_csv(source: BinaryIO, copy: BinaryIO, words: Words) -> None:
-    """Line by line: what a MALLOC row has in front of its call stacks, which may have lines of their own, is one."""
-    header = source.readline()
-    copy.write(header)
-    names = [name.strip().strip('"') for name in header.lstrip(b"\xef\xbb\xbf").decode("utf-8", "replace").split(",")]
-    columns = _Columns(*(names.index(name) for name in ("ID", "Event", "Timestamp(ns)", "Process Id")))
-    ids = {b"%d" % id for _, id in words}
-    marked = 0
-    for line in source:
-        if b"inefficient_type:" in line or columns.id or line.partition(b",")[0].strip(b' "') in ids:
-            line, is_marked = _rewritten(line, columns, words)
-            marked += is_marked
-        copy.write(line)
-    if marked != len(words):
-        raise ValueError(f"{len(words) - marked:,} MALLOC rows were not found again")
+def _rewrite_csv(source: BinaryIO, copy: BinaryIO, marks: Marks) -> None:
+    """ValueError where a row is not what it was when it was read."""
+    places, first = np.unique(
+        np.concatenate([marks.found["attr_at"], *(at for at, _ in marks.stale)]), return_index=True
+    )
+    sizes = np.concatenate([marks.found["attr_bytes"], *(size for _, size in marks.stale)])[first]
+    bits = np.concatenate([marks.found["bits"], *(np.zeros(len(at), np.uint8) for at, _ in marks.stale)])[first]
+    begin = row = 0
+    while True:
+        end = begin + _PIECE_BYTES
+        stop = int(np.searchsorted(places, end))
+        if stop > row:  # the last text may go on behind the piece
+            end = max(end, int(places[stop - 1]) + int(sizes[stop - 1]))
+        piece = _read(source, end - begin)
+        if not piece and stop == row:
+            return
+        copy.write(with_words(piece, begin, places[row:stop], sizes[row:stop], bits[row:stop], marks.words))
+        begin, row = begin + len(piece), stop
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Their places."""
-
-    id: int
-    event: int
-    time: int
-    pid: int
-
-
-def _rewritten(line: bytes, columns: _Columns, words: Words) -> tuple[bytes, bool]:
-    """The line, and whether it has a word now."""
-    cells = [cell.strip().strip(b'"') for cell in _cells(line)]
-    begin = line.find(b"{")
-    end = line.find(b"}", begin)
-    if begin < 0 or end < 0 or len(cells) <= columns.event or cells[columns.event] != b"MALLOC":
-        return line, False
-    # A Name that is not quoted may hold commas.
-    for shift in range(len(cells) - max(columns.pid, columns.time)):
-        if cells[columns.time + shift].isdigit() and _is_id(cells[columns.pid + shift]):
-            break
-    else:
-        return line, False
-    if not _is_id(cells[columns.id]):
-        return line, False
-    word = words.get((int(cells[columns.pid + shift]), int(cells[columns.id])), "")
-    attr = _IN_CSV.sub(b"", line[begin + 1 : end]).lstrip(b",")
-    if word:
-        attr += (b"," if attr else b"") + f"{KEY}:{word}".encode()
-    return line[: begin + 1] + attr + line[end:], bool(word)
+def _read(source: BinaryIO, size: int) -> bytes:
+    """So many bytes, or what is left: an unbuffered file may give fewer at once."""
+    pieces = []
+    while size and (piece := source.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
-def _cells(line: bytes) -> Iterator[bytes]:
-    """A quote ends a cell only before a comma or the end of the line. Each byte is looked at a few times at most,
-    whatever the line holds: where one quote finds no end, none behind it does."""
-    at, may_be_quoted = 0, True
-    while at < len(line):
-        begin = at
-        if may_be_quoted and line[at] == _QUOTE:
-            closing = _CLOSING.search(line, at + 1)
-            may_be_quoted = closing is not None
-            at = at if closing is None else closing.end()
-        end = _COMMA_OR_END.search(line, at)
-        assert end is not None
-        yield line[begin : end.start()]
-        at = max(end.end(), begin + 1)
-
-
-def _is_id(cell: bytes) -> bool:
-    return cell.isdigit() and len(cell) <= _MOST_DIGITS
-
-
-def _rewrite_db(path: Path, made: Path, words: Words) -> None:
+def _rewrite_db(path: Path, made: Path, marks: Marks) -> None:
     place = f"file:{quote(str(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(made)) as copy:
         source.backup(copy)
@@ -146,21 +126,68 @@ def _rewrite_db(path: Path, made: Path, words: Words) -> None:
             raise ValueError("it has triggers, which are never run: it is no memscope_dump file")
         tables = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         table = next(name for name in TABLES if name in tables)
-        rows = copy.execute(f"SELECT rowid, ID, \"Process Id\", Attr FROM {table} WHERE Event = 'MALLOC'")
-        changes: list[tuple[str, int]] = []
-        for rowid, id, pid, attr in rows:
-            word = words.get((int(pid), int(id)), "") if _is_number(pid) and _is_number(id) else ""
-            if (word or KEY in str(attr)) and (text := _with_word(str(attr), word)) is not None:
-                changes.append((text, rowid))
-        copy.executemany(f"UPDATE {table} SET Attr = ? WHERE rowid = ?", changes)
+        words = _Words(marks)
+        marked = 0
+        for rows in _mallocs(copy, table):
+            changes: list[tuple[str, int]] = []
+            for (rowid, _, _, attr), word in zip(rows, words.of(rows), strict=True):
+                marked += bool(word)
+                if (word or KEY in str(attr)) and (text := _with_word(str(attr), word)) is not None:
+                    changes.append((text, rowid))
+            copy.executemany(f"UPDATE {table} SET Attr = ? WHERE rowid = ?", changes)
+        if marked != len(marks.found["id"]):
+            raise ValueError("its MALLOC rows are not those that were read: check it when its program has ended")
 
 
-def _is_number(value: object) -> bool:
+_Row = tuple[int, Any, Any, Any]  # rowid, ID, process, Attr
+
+
+def _mallocs(copy: sqlite3.Connection, table: str) -> Iterator[list[_Row]]:
+    query = f"SELECT rowid, ID, \"Process Id\", Attr FROM {table} WHERE rowid >= ? AND Event = 'MALLOC'"
+    begin = _FIRST_ROW
+    while rows := copy.execute(f"{query} ORDER BY rowid LIMIT {_ROWS}", (begin,)).fetchall():
+        yield rows
+        if rows[-1][0] == -_FIRST_ROW - 1:
+            return
+        begin = rows[-1][0] + 1
+
+
+class _Words:
+    """The words of rows, looked up many at once."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._words = {bits: word.decode() for bits, word in marks.words.items()}
+        self._ids, self._bits = marks.found["id"], marks.found["bits"]
+        pids, starts = np.unique(marks.found["pid"], return_index=True)
+        ends = [*starts[1:].tolist(), len(self._ids)][: len(pids)]
+        self._places = {pid: slice(*place) for pid, *place in zip(pids.tolist(), starts.tolist(), ends, strict=True)}
+
+    def of(self, rows: list[_Row]) -> list[str]:
+        """ "" for none."""
+        words = [""] * len(rows)
+        by_pid: dict[int, list[tuple[int, int]]] = {}
+        for at, (_, id, pid, _) in enumerate(rows):
+            if (process := _number(pid)) in self._places and (number := _number(id)) is not None:
+                by_pid.setdefault(int(process or 0), []).append((at, number))
+        for pid, several in by_pid.items():
+            place = self._places[pid]
+            ids, bits = self._ids[place], self._bits[place]
+            wanted = np.array([number for _, number in several], np.int64)
+            found = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+            is_known = ids[found] == wanted
+            for (at, _), row, known in zip(several, found.tolist(), is_known.tolist(), strict=True):
+                if known:
+                    words[at] = self._words[int(bits[row])]
+        return words
+
+
+def _number(value: object) -> int | None:
+    """None for what is none, or none of a row that was read."""
     try:
-        int(str(value))
+        number = int(str(value))
     except ValueError:
-        return False
-    return True
+        return None
+    return number if 0 <= number < 1 << 63 else None
 
 
 def _with_word(attr: str, word: str) -> str | None:

@@ -1,27 +1,32 @@
 """What of upstream's csv or db is left between marks: upstream's check_leaks(), over all processes of the file.
 
-In: a file, and which marks count. Out: the blocks that are left. A, B and C are three marks in a row on one device:
-what was allocated between A and B and is alive at C is left. Rows count in the order of their IDs, as upstream's do.
+In: a file, and which marks count. Out: the blocks that are left. A, B and C are three marks in a row of one process on
+one device: what was allocated between A and B and is alive at C is left. Rows count in the order of their IDs, as
+upstream's do. They stand in a file in the order in which blocks end, so marks and rows of the pools are sorted on disk;
+in memory is what is alive.
 
 A block is followed by process, device, pool and address: its FREE, or another block at its address, ends it. Upstream
-takes the FREE of another process or pool for it, and tells a block twice whose address is given out again.
+takes marks and FREEs of another process, and FREEs of another pool, for its own, and tells a block twice whose address
+is given out again.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from msmemscope.imports.dump_directory import OneOfSeveral, device_id, row_spool
+from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.imported import text_id
-from msmemscope.imports.upstream_files import read_rows
+from msmemscope.imports.upstream_files import Columns, RowFile
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 _MIB = 1 << 20
+_NEEDED = ("kind", "pool", "ptr", "size", "id")
 MARKS = 3
 
 
@@ -29,7 +34,8 @@ MARKS = 3
 class LeftBlock:
     """device: as the file names it. id: of its MALLOC row; of a run the number of its event among those of its process.
 
-    Of a run alone: rank, and line, the innermost of the user's code that allocated it ("train.py:58")."""
+    rank: of a run, or that the path of a file in a directory tells. Of a run alone: line, the innermost of the user's
+    code that allocated it ("train.py:58"). Of a directory alone: file, below it."""
 
     device: str
     pid: int
@@ -39,55 +45,106 @@ class LeftBlock:
     id: int
     rank: int | None = None
     line: str = ""
+    file: str = ""
 
 
 def check(
-    path: Path, mark: str, start_index: int, pools: Sequence[str], tell: Callable[[str], None]
+    path: Path,
+    mark: str,
+    start_index: int,
+    pools: Sequence[str],
+    tell: Callable[[str], None],
+    *,
+    among: OneOfSeveral | None = None,
 ) -> list[LeftBlock]:
     """mark: the name of the marks; start_index: which of them is A, from 0. pools: names of vocabulary.Pool. tell gets
-    the report line by line. InputError for a file that cannot be used."""
-    read = read_rows(path)
-    columns = read.columns
-    if read.left_out:
-        tell(f"WARNING: {read.left_out:,} rows cannot be used and are left out; {read.first_left_out}")
-    tell(f"Blocks between marks {mark!r} of {path.name}")
+    the report line by line. among: a file of a directory. InputError for a file that cannot be used."""
+    name, rank = (among.name, among.rank) if among is not None else ("", None)
+    wanted = np.array([Pool[pool] for pool in pools], np.uint8)
+    marks = np.uint64(text_id(mark.encode()[:4096]))
+    file = RowFile(path, defines=False)
+    places: set[int] = set()
+    with row_spool(Path(tempfile.gettempdir()), ("place", "id"), path) as rows:
+        for piece in file.pieces():
+            if among is not None:
+                among.rows.add(piece.columns)
+            columns = _with_place(piece.columns)
+            kind = columns["kind"]
+            places.update(np.unique(columns["place"]).tolist())
+            is_memory = ((kind == Kind.MALLOC) | (kind == Kind.FREE)) & np.isin(columns["pool"], wanted)
+            chosen = np.flatnonzero(is_memory | ((kind == Kind.MARK) & (columns["name"] == marks)))
+            rows.add({key: columns[key][chosen] for key in ("place", *_NEEDED)})
+        if among is not None:
+            among.refuse_copy()
+        states = _follow(rows, start_index)
+    if file.left_out:
+        tell(f"WARNING: {file.left_out:,} rows cannot be used and are left out; {file.first_left_out}")
+    tell(f"Blocks between marks {mark!r} of {name or path.name}")
     left: list[LeftBlock] = []
-    known = columns["device_type"] != DeviceType.NONE
-    for kind, device in sorted(
-        {*zip(columns["device_type"][known].tolist(), columns["device"][known].tolist(), strict=True)}
-    ):
-        name = "cpu" if kind == DeviceType.CPU else str(device)
-        mine = known & (columns["device_type"] == kind) & (columns["device"] == device)
-        rows = {key: column[mine] for key, column in columns.items()}
-        rows = {key: column[np.argsort(rows["id"], kind="stable")] for key, column in rows.items()}
-        marks = _marks(rows, mark)
-        if not len(marks) and kind == DeviceType.CPU:
+    for place in sorted(places):
+        device, pid = _named(place)
+        state = states.get(place) or _State()
+        if not state.marks and device == "cpu":
             continue  # marks are of cards
-        if tell_too_few(len(marks), start_index, name, tell):
+        who = f"{device} of rank {rank}" if rank is not None else device
+        if len({_named(one)[1] for one in places}) > 1:
+            who = f"{device} of process {pid}"
+        if tell_too_few(state.marks, start_index, who, tell):
             continue
-        found = _left(rows, marks[start_index : start_index + MARKS].tolist(), name, pools)
-        report(found, name, pools, tell)
+        found = [
+            LeftBlock(device, pid, Pool(pool).name, address, size, id, rank, file=name)
+            for (pool, address), (size, id) in state.alive.items()
+        ]
+        found.sort(key=lambda block: block.id)
+        report(found, who, pools, tell)
         left += found
     return left
 
 
-def _marks(rows: dict[str, npt.NDArray[Any]], mark: str) -> npt.NDArray[np.int64]:
-    wanted = (rows["kind"] == Kind.MARK) & (rows["name"] == np.uint64(text_id(mark.encode()[:4096])))
-    return np.asarray(rows["id"][wanted])
+@dataclass
+class _State:
+    """Of one device of one process. alive: made between A and B, by pool and address size and ID."""
+
+    marks: int = 0
+    alive: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
 
-def _left(rows: dict[str, npt.NDArray[Any]], marks: list[int], device: str, pools: Sequence[str]) -> list[LeftBlock]:
-    begin, end, last = marks
-    wanted = [Pool[pool] for pool in pools]
-    chosen = np.isin(rows["kind"], [Kind.MALLOC, Kind.FREE]) & np.isin(rows["pool"], wanted)
-    chosen &= (rows["id"] >= begin) & (rows["id"] <= last)
-    alive: dict[tuple[int, int, int], LeftBlock] = {}
-    names = ("kind", "pid", "pool", "ptr", "size", "id")
-    for kind, pid, pool, address, size, id in zip(*(rows[name][chosen].tolist() for name in names), strict=True):
-        alive.pop((pid, pool, address), None)
-        if kind == Kind.MALLOC and id <= end:
-            alive[pid, pool, address] = LeftBlock(device, pid, Pool(pool).name, address, size, id)
-    return sorted(alive.values(), key=lambda block: block.id)
+def _with_place(columns: Columns) -> Columns:
+    """Those of a device, with one number for device and process by which they are sorted."""
+    chosen = columns["device_type"] != DeviceType.NONE
+    made = {key: columns[key][chosen] for key in (*_NEEDED, "device_type", "device", "pid", "name")}
+    made["place"] = (
+        made["device_type"].astype(np.int64) << _OF_TYPE
+        | made["device"].astype(np.int64) << _OF_DEVICE
+        | made["pid"].astype(np.int64)
+    )
+    return made
+
+
+_OF_TYPE, _OF_DEVICE = 48, 32  # a process has 31 bits, a device 15
+
+
+def _named(place: int) -> tuple[str, int]:
+    """Its device as the file names it, and its process."""
+    return device_id(place >> _OF_TYPE, place >> _OF_DEVICE & 0xFFFF), place & 0xFFFFFFFF
+
+
+def _follow(rows: Sorter, start_index: int) -> dict[int, _State]:
+    """By place what is left. Rows come place by place, each in the order of their IDs."""
+    states: dict[int, _State] = {}
+    for columns in rows.in_order(("place", *_NEEDED)):
+        columns = {key: columns[key].tolist() for key in ("place", *_NEEDED)}
+        for place, kind, pool, address, size, id in zip(*columns.values(), strict=True):
+            state = states.get(place)
+            if state is None:
+                state = states[place] = _State()
+            if kind == Kind.MARK:
+                state.marks += 1
+            elif start_index < state.marks < start_index + MARKS:
+                state.alive.pop((pool, address), None)
+                if kind == Kind.MALLOC and state.marks == start_index + 1:
+                    state.alive[pool, address] = (size, id)
+    return states
 
 
 def tell_too_few(marks: int, start_index: int, device: str, tell: Callable[[str], None]) -> bool:

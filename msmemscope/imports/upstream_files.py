@@ -51,14 +51,15 @@ class Piece:
 
 
 class RowFile:
-    """One file, read once. keeps_ends: with the FREE rows that upstream adds at its exit, which are no events.
+    """One file, read once. keeps_ends: with the FREE rows that upstream adds at its exit, which are no events. defines:
+    False leaves out call stacks and the definitions, whose memory grows with them; ids of texts are there.
 
     Behind the last piece, left_out: rows that cannot be used; first_left_out: the place of the first, and why; derived:
     rows that tell nothing of their own."""
 
-    def __init__(self, path: Path, *, keeps_ends: bool = False) -> None:
+    def __init__(self, path: Path, *, keeps_ends: bool = False, defines: bool = True) -> None:
         self.path = path
-        self._reader = UpstreamReader(keeps_ends=keeps_ends)
+        self._reader = UpstreamReader(keeps_ends=keeps_ends, defines=defines)
 
     @property
     def left_out(self) -> int:

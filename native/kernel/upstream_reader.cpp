@@ -106,6 +106,7 @@ bool UpstreamReader::feed(std::string_view bytes) {
         left.remove_prefix(length);
         if (is_broken_) return false;
     }
+    before_pending_ += pending_.size() - left.size();
     pending_.erase(0, pending_.size() - left.size());
     if (pending_.size() > kMostRowBytes) {
         is_broken_ = true;
@@ -219,7 +220,7 @@ void UpstreamReader::use(const Cells& cells) {
     if (const char* why = is_memory ? memory(cells, event) : other(cells, event))
         return leave_out(why, cells[is_memory ? PTR : TYPE]);
     if (derived_ != before) return;
-    if (event.kind != static_cast<u8>(Kind::FREE)) {
+    if (event.kind != static_cast<u8>(Kind::FREE) && defines_) {
         event.stack_py = python_stack(unquoted(cells[STACK_PY]));
         event.stack_c = native_stack(unquoted(cells[STACK_C]));
     }
@@ -282,6 +283,12 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
     event.used = number_or("used", kUnknown);
     event.total = pool == Pool::HAL ? kUnknown : number_or("total", kUnknown);
     if (is_malloc) {
+        const std::string_view attr = cells[ATTR];
+        if (!pending_.empty()) {
+            event.attr_at = before_pending_ + static_cast<u64>(attr.data() - pending_.data());
+            event.attr_bytes = static_cast<u32>(attr.size());
+        }
+        event.is_marked = has_attribute("inefficient_type");
         event.owner = intern(attribute("owner"));
         event.module = number_or("MID", kNoModule);
         if (attribute("alloc_type") == "create") event.flags |= static_cast<u8>(Flag::HANDLE);
@@ -385,6 +392,10 @@ std::string_view UpstreamReader::attribute(std::string_view key) const noexcept 
     return {};
 }
 
+bool UpstreamReader::has_attribute(std::string_view key) const noexcept {
+    return std::any_of(attributes_.begin(), attributes_.end(), [key](const auto& one) { return one.first == key; });
+}
+
 i64 UpstreamReader::number_or(std::string_view key, i64 otherwise) const noexcept {
     i64 number = otherwise;
     return to_number(attribute(key), number) ? number : otherwise;
@@ -404,7 +415,7 @@ u64 UpstreamReader::intern(std::string_view text) {
     text = text.substr(0, kMaxTextBytes);
     if (text.empty() || text == "N/A") return 0;
     const u64 id = text_id(text.data(), text.size());
-    if (texts_.emplace(id, true).second) definitions_.add_text(id, text);
+    if (defines_ && texts_.emplace(id, true).second) definitions_.add_text(id, text);
     return id;
 }
 

@@ -12,6 +12,9 @@
 //            MID in the place of owner, `host` in that of cpu: as earlier versions wrote them.
 //   ends     the FREE that upstream gives to a block that was alive at its exit is no event; for whoever asks for
 //            them (keeps_ends) it is one with flag SHADOW.
+//   texts    for whoever asks for none (defines false) call stacks are left out, and of other texts there is the id
+//   alone:
+//            memory does not grow with them.
 //   damage   a row that cannot be used is left out and counted, the first with its place and why.
 #pragma once
 
@@ -29,7 +32,8 @@ namespace memscope::kernel {
 
 // type, name. owner: string id of what the row says of the owner. module: number of CANN's module, 256: not told.
 // minus: 1 where the file gives the size a sign, as earlier versions did for a FREE.
-// allocation_id: of a row of a block; 0: it does not say, -1: it is no number.
+// allocation_id: of a row of a block; 0: it does not say, -1: it is no number. attr_at, attr_bytes: of a MALLOC of a
+// csv, where in the file the text of its Attr lies. is_marked: of a MALLOC, 1 where that has an inefficient_type.
 #define MEMSCOPE_IMPORTED_COLUMNS(X) \
     X(u8, kind)                      \
     X(u8, flags)                     \
@@ -52,7 +56,10 @@ namespace memscope::kernel {
     X(u64, owner)                    \
     X(i64, module)                   \
     X(u8, minus)                     \
-    X(i64, allocation_id)
+    X(i64, allocation_id)            \
+    X(u64, attr_at)                  \
+    X(u32, attr_bytes)               \
+    X(u8, is_marked)
 
 #define X(type, name) std::vector<type> name;
 struct ImportedTable {
@@ -64,7 +71,8 @@ class UpstreamReader {
 public:
     static constexpr std::size_t kMostRowBytes = 4u << 20;
 
-    explicit UpstreamReader(bool keeps_ends = false) : keeps_ends_(keeps_ends) {}
+    explicit UpstreamReader(bool keeps_ends = false, bool defines = true)
+        : keeps_ends_(keeps_ends), defines_(defines) {}
 
     // The names of a db's columns; a csv tells its own in the first line. False when one that is needed is missing:
     // `missing` is its name.
@@ -105,6 +113,7 @@ private:
     const char* place(std::string_view text, Event& event);
     void read_attributes(std::string_view text);
     std::string_view attribute(std::string_view key) const noexcept;
+    bool has_attribute(std::string_view key) const noexcept;
     i64 number_or(std::string_view key, i64 otherwise) const noexcept;
     void leave_out(const char* why, std::string_view text = {});
 
@@ -114,7 +123,8 @@ private:
     u64 frame(std::string_view file, std::string_view function, u32 line, FrameKind kind);
     u64 define_stack(FrameKind kind);
 
-    const bool keeps_ends_;
+    const bool keeps_ends_, defines_;
+    u64 before_pending_ = 0;               // bytes of the csv before pending_
     std::array<int, COLUMNS> place_of_{};  // of a column in a row; -1: it is not there
     std::size_t columns_ = 0;
     bool has_header_ = false, is_in_order_ = false, is_broken_ = false;

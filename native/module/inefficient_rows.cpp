@@ -1,13 +1,16 @@
-// Of the module _kernel: upstream's patterns of the blocks of a file, row by row (kernel/block_patterns.h).
+// Of the module _kernel: upstream's patterns of the blocks of a file (kernel/inefficient_rows.h), and the words for
+// them in its csv (kernel/attr_words.h).
+#include "kernel/inefficient_rows.h"
+
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <map>
 #include <string>
-#include <unordered_map>
-#include <vector>
+#include <string_view>
 
-#include "kernel/api_order.h"
-#include "kernel/block_patterns.h"
+#include "kernel/attr_words.h"
 #include "module/columns.h"
 #include "module/gil.h"
 #include "module/kernel.h"
@@ -17,70 +20,89 @@ namespace py = pybind11;
 namespace memscope {
 namespace {
 
-using kernel::ApiLife;
-using kernel::ApiOrder;
-using kernel::Family;
+using kernel::InefficientRows;
 
 template <typename T>
-using Values = py::array_t<T, py::array::c_style>;
+using Values = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-struct Begun {
-    ApiLife life;
-    py::ssize_t row;
-};
+template <typename T>
+Values<T> column(const py::dict& columns, const char* name, py::ssize_t rows) {
+    Values<T> values(columns[name]);
+    if (values.ndim() != 1 || values.size() != rows) throw py::value_error("columns of different lengths");
+    return values;
+}
 
-// Of the rows of one process in the order of their IDs: at each MALLOC the bits of what its block shows. pool: 0 where
-// a row is of none that is judged; framework: aux of an operator; block: a number that names the block, 0 none.
-std::vector<u8> patterns_of(const Values<u8>& kind, const Values<u8>& pool, const Values<u32>& framework,
-                            const Values<u64>& block, u64 threshold) {
-    const py::ssize_t rows = kind.size();
-    if (pool.size() != rows || framework.size() != rows || block.size() != rows)
-        throw py::value_error("columns of different lengths");
-    const auto kinds = kind.unchecked<1>(), pools = pool.unchecked<1>();
-    const auto frameworks = framework.unchecked<1>();
-    const auto blocks = block.unchecked<1>();
+void feed(InefficientRows& self, py::ssize_t rows, const py::dict& columns) {
+    const auto kinds = column<u8>(columns, "kind", rows), pools = column<u8>(columns, "pool", rows);
+    const auto frameworks = column<u32>(columns, "aux", rows), pids = column<u32>(columns, "pid", rows);
+    const auto ids = column<i64>(columns, "id", rows), sizes = column<i64>(columns, "size", rows);
+    const auto blocks = column<i64>(columns, "allocation_id", rows);
+    const auto pointers = column<u64>(columns, "ptr", rows), places = column<u64>(columns, "attr_at", rows);
+    const auto lengths = column<u32>(columns, "attr_bytes", rows);
+    const auto devices = column<i16>(columns, "device", rows);
+    const auto device_types = column<u8>(columns, "device_type", rows);
     const GilReleased released;
-    std::vector<u8> words(static_cast<std::size_t>(rows));
-    ApiOrder order(ApiOrder::Rule::LETTER);
-    std::unordered_map<u64, Begun> begun;
-    for (py::ssize_t row = 0; row < rows; ++row) {
-        const auto what = static_cast<Kind>(kinds(row));
-        if (what == Kind::OP_START) order.start(0, frameworks(row));
-        if (what == Kind::OP_END) order.end(0, frameworks(row));
-        const Family family = kernel::family_of(kernel::PoolKey{0, 0, pools(row)});
-        if (family == Family::COUNT) continue;
-        if (what == Kind::MALLOC) {
-            Begun& one = begun[blocks(row)];
-            one = {};
-            one.row = row;
-            one.life.malloc_api = order.malloc(family, 0).api;
-        } else if (what == Kind::ACCESS) {
-            const u64 api = order.access(family, 0).api;
-            if (const auto found = begun.find(blocks(row)); found != begun.end()) {
-                found->second.life.access(api, order.last_free(family), threshold);
-                words[static_cast<std::size_t>(found->second.row)] = found->second.life.words;
-            }
-        } else if (what == Kind::FREE) {
-            const u64 api = order.free(family, 0).api;
-            if (const auto found = begun.find(blocks(row)); found != begun.end()) {
-                found->second.life.free(api, order.last_malloc(family));
-                words[static_cast<std::size_t>(found->second.row)] = found->second.life.words;
-                begun.erase(found);
-            }
-        }
+    for (py::ssize_t at = 0; at < rows; ++at) {
+        InefficientRows::Row row;
+        row.pid = pids.data()[at];
+        row.pool = pools.data()[at];
+        row.id = ids.data()[at];
+        row.ptr = pointers.data()[at];
+        row.size = sizes.data()[at];
+        row.allocation_id = blocks.data()[at];
+        row.attr_at = places.data()[at];
+        row.attr_bytes = lengths.data()[at];
+        row.device = devices.data()[at];
+        row.device_type = device_types.data()[at];
+        self.add(static_cast<Kind>(kinds.data()[at]), frameworks.data()[at], row);
     }
-    return words;
+}
+
+py::dict take(InefficientRows& self) {
+    InefficientRows::Table table = self.take();
+    py::dict columns;
+#define X(type, name) columns[#name] = to_array(std::move(table.name));
+    MEMSCOPE_INEFFICIENT_COLUMNS(X)
+#undef X
+    return columns;
+}
+
+// piece: bytes of a csv from `begin` on. at, sizes, bits: where texts of Attr lie in the file, by place, and what is
+// said of them; words: the text for bits.
+py::bytes with_words(const py::bytes& piece, u64 begin, const Values<u64>& at, const Values<u32>& sizes,
+                     const Values<u8>& bits, const std::map<int, std::string>& words) {
+    const std::string_view bytes = piece;
+    if (at.size() != sizes.size() || at.size() != bits.size()) throw py::value_error("columns of different lengths");
+    std::string made;
+    made.reserve(bytes.size() + 32 * static_cast<std::size_t>(at.size()));
+    std::size_t done = 0;
+    for (py::ssize_t row = 0; row < at.size(); ++row) {
+        const u64 place = at.data()[row], size = sizes.data()[row];
+        const auto word = words.find(bits.data()[row]);
+        if (place < begin + done || place - begin > bytes.size() || size > bytes.size() - (place - begin))
+            throw py::value_error("a row lies beyond what was read");
+        if (word == words.end()) throw py::value_error("bits without a word");
+        const std::size_t from = place - begin;
+        made.append(bytes.substr(done, from - done));
+        if (!kernel::append_with_word(made, bytes.substr(from, size), word->second))
+            throw py::value_error("a row is not where it was");
+        done = from + size;
+    }
+    made.append(bytes.substr(done));
+    return py::bytes(made);
 }
 
 }  // namespace
 
 void bind_inefficient_rows(py::module_& module) {
-    module.def(
-        "inefficient_rows",
-        [](const Values<u8>& kind, const Values<u8>& pool, const Values<u32>& framework, const Values<u64>& block,
-           u64 threshold) { return to_array(patterns_of(kind, pool, framework, block, threshold)); },
-        py::arg("kind"), py::arg("pool"), py::arg("framework"), py::arg("block"), py::arg("threshold"),
-        "Of one process's rows, in the order of their IDs: at each MALLOC the bits of upstream's patterns.");
+    py::class_<InefficientRows>(module, "InefficientRows",
+                                "Upstream's patterns of a file's blocks; see native/kernel/inefficient_rows.h.")
+        .def(py::init<u64>(), py::arg("threshold"))
+        .def("feed", &feed, py::arg("n"), py::arg("cols"))
+        .def("finish", &InefficientRows::finish)
+        .def("take", &take);
+    module.def("with_words", &with_words, py::arg("piece"), py::arg("begin"), py::arg("at"), py::arg("size"),
+               py::arg("bits"), py::arg("words"), "Bytes of a csv with another inefficient_type in some rows.");
     py::dict patterns;
 #define X(name, bit) patterns[#name] = bit;
     MEMSCOPE_PATTERNS(X)

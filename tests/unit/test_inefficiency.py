@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_inefficiency import ATB, REDUNDANT, Event, Reference
 
-from msmemscope._kernel import IDLE_FIRST, IDLE_THRESHOLD, PATTERNS, inefficient_rows
+from msmemscope._kernel import IDLE_FIRST, IDLE_THRESHOLD, PATTERNS, InefficientRows
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.imports.imported import text_id
 from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
@@ -99,20 +100,34 @@ def words(bits: int) -> list[str]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 1 << 30), st.integers(10, 250), st.sampled_from([1, 3, 20]))
-def test_rows_of_a_file_show_what_upstreams_rules_say(seed: int, length: int, threshold: int) -> None:
+@given(st.integers(0, 1 << 30), st.integers(10, 250), st.sampled_from([1, 3, 20]), st.lists(st.integers(1, 9)))
+def test_rows_of_a_file_show_what_upstreams_rules_say(seed: int, length: int, threshold: int, steps: list[int]) -> None:
     events = stream(seed, length)
+    cuts = [cut for cut in accumulate(steps) if cut < len(events)]
     reference = Reference(letter=True, threshold=threshold)
     reference.feed(events)
     table = columns(events)
-    block = np.array([event.block for event in events], np.uint64)
-
-    found = inefficient_rows(table["kind"], table["pool"], table["aux"], block, threshold)
+    table["allocation_id"] = np.array([event.block for event in events], np.int64)
+    zeros = ("pid", "attr_at", "attr_bytes")
+    table |= {"id": np.arange(len(events)), **{name: np.zeros(len(events), np.int64) for name in zeros}}
+    judge, found = InefficientRows(threshold), []
+    for begin, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        judge.feed(max(end - begin, 0), {name: column[begin:end] for name, column in table.items()})
+        found.append(judge.take())
+    judge.finish()
+    found.append(judge.take())
 
     said = {life.block: [word for word in life.words if word in UPSTREAM] for life in reference.lives}
-    mallocs = table["kind"] == Kind.MALLOC
-    assert {int(one): words(int(bits)) for one, bits in zip(block[mallocs], found[mallocs], strict=True)} == said
-    assert not found[~mallocs].any()
+    shown = {
+        int(block): words(int(bits))
+        for one in found
+        for block, bits in zip(one["allocation_id"], one["bits"], strict=True)
+    }
+    assert shown == {block: patterns for block, patterns in said.items() if patterns}
+    for one in found:  # what is told of a block is its MALLOC's
+        assert (table["kind"][one["id"]] == Kind.MALLOC).all()
+        for name in ("allocation_id", "ptr", "size", "pool", "device", "device_type"):
+            assert (table[name][one["id"]] == one[name]).all()
 
 
 @settings(max_examples=120, deadline=None)

@@ -130,9 +130,11 @@ def test_wrong_arguments_are_refused_as_upstream_does(tmp_path: Path) -> None:
     table.touch()
     other = tmp_path / "memscope_dump_1.txt"
     other.touch()
+    empty = tmp_path / "empty"
+    empty.mkdir()
     for arguments, error in (
         ((str(tmp_path / "none.csv"), "x", 0), FileNotFoundError),
-        ((str(tmp_path), "x", 0), FileNotFoundError),
+        ((str(empty), "x", 0), FileNotFoundError),
         ((str(other), "x", 0), ValueError),
         ((3, "x", 0), TypeError),
         ((str(table), 3, 0), TypeError),
