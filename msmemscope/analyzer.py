@@ -54,6 +54,11 @@ class InefficientConfig:
         inefficient_type: str | list[str] | None = None,
         idle_threshold: int = 3000,
     ):
+        if _is_run(input_path):
+            raise ValueError(
+                f"{input_path} is a run, which analyze({str(input_path)!r}, only='inefficient') judges; this takes a "
+                "memscope_dump_*.csv or .db, or a directory of them"
+            )
         _check_input(input_path, (".csv", ".db"))
         _check_number("mem_size", mem_size, 0)
         _check_number("idle_threshold", idle_threshold, 1)
@@ -128,13 +133,14 @@ def check_leaks(
     config = LeaksConfig(input_path, mstx_info, start_index)
     if isinstance(pools, str) or not pools or set(pools) - set(POOLS):
         raise ValueError(f"pools takes some of {', '.join(POOLS)}")
-    from msmemscope.imports.dump_directory import each_file
-    from msmemscope.imports.leak_check import check
-    from msmemscope.imports.run_leak_check import check_run
-
     path, mark, start, wanted = Path(config.input_path), config.mstx_info, config.start_index, list(pools)
     if _is_run(path):
+        from msmemscope.imports.run_leak_check import check_run
+
         return check_run(path, mark, start, wanted, print)
+    from msmemscope.imports.dump_directory import each_file
+    from msmemscope.imports.leak_check import check
+
     if not path.is_dir():
         return check(path, mark, start, wanted, print)
     found = each_file(

@@ -68,7 +68,8 @@ def each_file(
         yield found
     if skipped == len(paths):
         raise InputError(f"{directory}: none of its {len(paths):,} files can be used")
-    tell(f"{len(paths) - skipped:,} files were checked" + (f", {skipped:,} were skipped" if skipped else ""))
+    done = len(paths) - skipped
+    tell(f"{done:,} file{'' if done == 1 else 's'} checked" + (f", {skipped:,} skipped" if skipped else ""))
 
 
 @contextmanager

@@ -176,15 +176,17 @@ def check(
         if among is not None:
             among.refuse_copy()
         found = _found(rows, mem_size, wanted, idle_threshold)
+    of = f"{name}: " if name else ""
     if file.left_out:
-        tell(f"WARNING: {file.left_out:,} rows cannot be used and are left out; {file.first_left_out}")
+        tell(f"WARNING: {of}{file.left_out:,} rows cannot be used and are left out; {file.first_left_out}")
     if nameless:
         tell(
-            f"WARNING: {nameless:,} rows are left out: their allocation_id is no number, the first: ID {first_nameless}"
+            f"WARNING: {of}{nameless:,} rows are left out: their allocation_id is no number, the first: "
+            f"ID {first_nameless}"
         )
     if not accesses:
-        tell("WARNING: no row tells who uses a block (ACCESS), so none is early, late or idle: record with --events "
-             "alloc,free,launch,access")  # fmt: skip
+        tell(f"WARNING: {of}no row tells who uses a block (ACCESS), so none is early, late or idle: record with "
+             "--events alloc,free,launch,access")  # fmt: skip
     words = {bits: ",".join(words_of(bits, only=wanted)).encode() for bits in np.unique(found["bits"]).tolist()}
     rewrite(path, target, Marks(found, stale, {0: b"", **words}, stamp))
     kept = {key: column for key, column in found.items() if key not in ("attr_at", "attr_bytes")}

@@ -1,9 +1,9 @@
 """What of upstream's csv or db is left between marks: upstream's check_leaks(), over all processes of the file.
 
 In: a file, and which marks count. Out: the blocks that are left. A, B and C are three marks in a row of one process on
-one device: what was allocated between A and B and is alive at C is left. Rows count in the order of their IDs, as
-upstream's do. They stand in a file in the order in which blocks end, so marks and rows of the pools are sorted on disk;
-in memory is what is alive.
+one device: what was allocated between A and B and is alive at C is left. Marks of no device are the host's. Rows count
+in the order of their IDs, as upstream's do. They stand in a file in the order in which blocks end, so marks and rows of
+the pools are sorted on disk; in memory is what is alive.
 
 A block is followed by process, device, pool and address: its FREE, or another block at its address, ends it. Upstream
 takes marks and FREEs of another process, and FREEs of another pool, for its own, and tells a block twice whose address
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from msmemscope.imports.dump_directory import OneOfSeveral, device_id, row_spool
 from msmemscope.imports.external_sort import Sorter
@@ -68,24 +69,26 @@ def check(
         for piece in file.pieces():
             if among is not None:
                 among.rows.add(piece.columns)
-            columns = _with_place(piece.columns)
-            kind = columns["kind"]
-            places.update(np.unique(columns["place"]).tolist())
-            is_memory = ((kind == Kind.MALLOC) | (kind == Kind.FREE)) & np.isin(columns["pool"], wanted)
+            columns, kind = piece.columns, piece.columns["kind"]
+            placed, is_of_device = _places(columns), columns["device_type"] != DeviceType.NONE
+            places.update(_distinct(placed[is_of_device]))
+            is_memory = is_of_device & ((kind == Kind.MALLOC) | (kind == Kind.FREE)) & np.isin(columns["pool"], wanted)
             chosen = np.flatnonzero(is_memory | ((kind == Kind.MARK) & (columns["name"] == marks)))
-            rows.add({key: columns[key][chosen] for key in ("place", *_NEEDED)})
+            rows.add({"place": placed[chosen], **{key: columns[key][chosen] for key in _NEEDED}})
         if among is not None:
             among.refuse_copy()
         states = _follow(rows, start_index)
+    tell(f"Blocks between marks {mark!r} of {name or path.name}")
     if file.left_out:
         tell(f"WARNING: {file.left_out:,} rows cannot be used and are left out; {file.first_left_out}")
-    tell(f"Blocks between marks {mark!r} of {name or path.name}")
+    if not any(_named(place)[0] != "cpu" or (place in states and states[place].marks) for place in places):
+        tell("INFO: it has no rows of a card, and no marks of that name")
     left: list[LeftBlock] = []
     for place in sorted(places):
         device, pid = _named(place)
         state = states.get(place) or _State()
         if not state.marks and device == "cpu":
-            continue  # marks are of cards
+            continue  # nearly all marks are of cards
         who = f"{device} of rank {rank}" if rank is not None else device
         if len({_named(one)[1] for one in places}) > 1:
             who = f"{device} of process {pid}"
@@ -109,16 +112,19 @@ class _State:
     alive: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
 
-def _with_place(columns: Columns) -> Columns:
-    """Those of a device, with one number for device and process by which they are sorted."""
-    chosen = columns["device_type"] != DeviceType.NONE
-    made = {key: columns[key][chosen] for key in (*_NEEDED, "device_type", "device", "pid", "name")}
-    made["place"] = (
-        made["device_type"].astype(np.int64) << _OF_TYPE
-        | made["device"].astype(np.int64) << _OF_DEVICE
-        | made["pid"].astype(np.int64)
-    )
-    return made
+def _places(columns: Columns) -> npt.NDArray[np.int64]:
+    """A number for device and process of each row, by which they are sorted. What belongs to no device counts for the
+    host: the marks of a program that uses no card."""
+    is_host = columns["device_type"] == DeviceType.NONE
+    device_type = np.where(is_host, np.int64(DeviceType.CPU), columns["device_type"])
+    device = np.where(is_host, np.int64(0), columns["device"])
+    return device_type << _OF_TYPE | device << _OF_DEVICE | columns["pid"].astype(np.int64)
+
+
+def _distinct(places: npt.NDArray[np.int64]) -> list[int]:
+    """They change seldom from row to row."""
+    changes = np.flatnonzero(places[1:] != places[:-1]) + 1
+    return [*places[:1].tolist(), *np.unique(places[changes]).tolist()]
 
 
 _OF_TYPE, _OF_DEVICE = 48, 32  # a process has 31 bits, a device 15

@@ -80,7 +80,7 @@ def test_what_is_left_in_a_directory_is_told_by_rank_process_and_device(
     out = capsys.readouterr().out
     assert "Device 1 of rank 1: 1 blocks of 0.069336 MB are left" in out
     assert "Device 1 of rank 0: nothing of HAL is left" in out
-    assert out.endswith("5 files were checked\n")
+    assert out.endswith("5 files checked\n")
     for one in left:  # as of each file alone
         alone = msmemscope.check_leaks(str(job / one.file), "epoch", 0)
         assert [(block.id, block.bytes, block.rank, block.file) for block in alone] == [(one.id, one.bytes, None, "")]
@@ -98,7 +98,7 @@ def test_files_that_cannot_be_used_are_skipped_and_counted(job: Path, capsys: py
     assert f"WARNING: skipped: {job / 'memscope_dump_1.csv'}: it has no column 'ID'" in out
     assert f"WARNING: skipped: {job / 'memscope_dump_2.db'}: it cannot be read as a database" in out
     assert f"WARNING: skipped: {copied.with_suffix('.db')}: {copied} has the row with ID 100 of process 71, too" in out
-    assert out.endswith("5 files were checked, 3 were skipped\n")
+    assert out.endswith("5 files checked, 3 skipped\n")
 
 
 def test_a_directory_without_a_file_that_can_be_used_is_refused(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_each_file_has_a_marked_copy_beside_it(tmp_path: Path, capsys: pytest.Ca
     assert copies[0].read_bytes() == marked[0]
     assert [path.read_bytes() for path in files.values()] == before
     assert msmemscope.check_inefficient(str(tmp_path / "job"), idle_threshold=5) == found  # copies are no input
-    assert "2 files were checked\n" in capsys.readouterr().out
+    assert "2 files checked\n" in capsys.readouterr().out
     assert msmemscope.check_inefficient(str(tmp_path / "job"), idle_threshold=5, in_place=True) == found
     assert files[0].read_bytes() == marked[0]
 
@@ -161,7 +161,7 @@ def test_a_copy_of_a_file_is_not_marked(tmp_path: Path, capsys: pytest.CaptureFi
     write_db(tmp_path / "memscope_dump_1.db", rows[:50])
     found = msmemscope.check_inefficient(str(tmp_path), idle_threshold=5)
     assert found == [one for one in found if one.file == "memscope_dump_1.csv"]
-    assert "1 files were checked, 1 were skipped\n" in capsys.readouterr().out
+    assert "1 file checked, 1 skipped\n" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.glob("*inefficient*")) == ["memscope_dump_1.inefficient.csv"]
 
 
@@ -239,6 +239,24 @@ def test_two_processes_of_one_file_go_by_marks_of_their_own(tmp_path: Path, caps
     (left,) = msmemscope.check_leaks(str(first.save(tmp_path / "memscope_dump_1.csv")), "epoch", 0)
     assert left.pid == 7
     assert "ERROR: device 0 of process 8 has 0 marks" in capsys.readouterr().out
+
+
+def test_marks_of_no_device_are_those_of_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that uses no card has no others."""
+    dump = one_device(7, "cpu", 0, leaks=True, pool="HOST")
+    dump.lines = [line.replace(",cpu,", ",N/A,") if "MSTX" in line else line for line in dump.lines]
+    path = dump.save(tmp_path / "memscope_dump_1.csv")
+    (left,) = msmemscope.check_leaks(str(path), "epoch", 0, pools=("HOST",))
+    assert (left.device, left.pool, left.bytes) == ("cpu", "HOST", 7 << 10)
+    assert "Device cpu: 1 blocks" in capsys.readouterr().out
+    assert msmemscope.check_leaks(str(path), "epoc", 0, pools=("HOST",)) == []
+    assert "INFO: it has no rows of a card, and no marks of that name\n" in capsys.readouterr().out
+
+
+def test_a_run_is_no_file_to_be_marked(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a run, which analyze"):
+        msmemscope.check_inefficient(str(tmp_path))
 
 
 @pytest.mark.parametrize("in_place", [False, True])
