@@ -37,6 +37,14 @@ class Identity(Facts):
     but: str = ""
 
 
+class Apart(Facts):
+    """A command of a launcher, its first words, that ends or goes elsewhere before anything is there to watch."""
+
+    words: tuple[str, ...]
+    advice: str
+    unless: tuple[str, ...] = ()  # options with which it is not so
+
+
 class Launcher(Facts):
     """One launcher. Options are given in all their spellings, the first of which is shown to the user."""
 
@@ -62,6 +70,9 @@ class Launcher(Facts):
     # Ranks are watched because they inherit the environment. Options that keep it from them, each with the word that
     # its value must have to let it pass; "": nothing does.
     withholds: Mapping[str, str] = {}
+    # Its subcommands that start nothing which inherits: what they do not watch, and what to write instead. Where an
+    # option stands behind `unless`, they do.
+    apart: tuple[Apart, ...] = ()
 
 
 # Also of whatever else serves torch's env://.
@@ -146,7 +157,22 @@ LAUNCHERS = (
         told_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
         withholds={"--export": "ALL"},
     ),
-    Launcher(name="ray", programs=("ray",)),
+    Launcher(
+        name="ray",
+        programs=("ray",),
+        apart=(
+            Apart(
+                words=("job", "submit"),
+                advice="ray job submit hands the program to the cluster, which starts it unwatched: "
+                "write ray job submit -- msmemscope -o DIRECTORY program",
+            ),
+            Apart(
+                words=("start",),
+                advice="ray start leaves its node behind and ends, and the recording with it: add --block",
+                unless=("--block",),
+            ),
+        ),
+    ),
 )
 
 

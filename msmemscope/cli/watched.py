@@ -15,7 +15,7 @@ from msmemscope.cli.output_place import prepare_output
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
 from msmemscope.cli.trailing import could_be_ours, split_trailing
-from msmemscope.collect.nodes import withheld
+from msmemscope.collect.nodes import apart, withheld
 from msmemscope.collect.place import choose_place
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.options import declared, given
@@ -122,6 +122,8 @@ def _run_watched(config: Config, argv: list[str]) -> int:
     warnings = [f"{obstacle}: it runs, but is not watched" for obstacle in preload_obstacles(path)]
     if option := withheld(argv):
         warnings.append(f"{option} keeps LD_PRELOAD and MSMEMSCOPE_SESSION from the ranks: they are not watched")
+    if advice := apart(argv):
+        warnings.append(advice)
     warnings += prepare_output(config.output_path)
     try:
         place = choose_place(config.ring_mib << 20)

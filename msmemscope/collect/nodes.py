@@ -85,6 +85,15 @@ def withheld(argv: Sequence[str]) -> str:
     return ""
 
 
+def apart(argv: Sequence[str]) -> str:
+    """Why nothing of what a command starts is watched, and what to write instead; "" where it is."""
+    launcher, words = launcher_of(argv)
+    for one in launcher.apart if launcher else ():
+        if tuple(words[: len(one.words)]) == one.words and not any(option in words for option in one.unless):
+            return one.advice
+    return ""
+
+
 def _by_command(launcher: Launcher, words: list[str], environment: Mapping[str, str]) -> Nodes | None:
     if launcher.workers:
         total, here = (_number(_option(words, name) or launcher.workers_default) for name in launcher.workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from msmemscope.collect.nodes import launcher_of, nodes_of, withheld
+from msmemscope.collect.nodes import apart, launcher_of, nodes_of, withheld
 from msmemscope.launchers.contract import LAUNCHERS
 from msmemscope.report.nodes import node_facts, nodes_missing
 
@@ -75,6 +75,22 @@ def test_which_node_this_is(command: str, environment: dict[str, str], node: int
 )
 def test_what_keeps_ranks_from_being_watched(command: str, option: str) -> None:
     assert withheld(command.split()) == option
+
+
+@pytest.mark.parametrize(
+    ("command", "advised"),
+    [
+        ("ray job submit --address http://here:8265 -- python train.py", "ray job submit -- msmemscope"),
+        ("ray start --head", "--block"),
+        ("ray start --head --block", ""),
+        ("ray job list", ""),
+        ("ray stop", ""),
+        ("python start", ""),
+    ],
+)
+def test_a_command_that_starts_nothing_which_could_be_watched_says_what_does(command: str, advised: str) -> None:
+    found = apart(command.split())
+    assert (advised in found) if advised else not found
 
 
 def test_each_launcher_is_recognised_by_one_entry() -> None:

@@ -117,6 +117,13 @@ def install() -> None:
     for name in FRAMEWORKS:
         if name in sys.modules:
             _see_to(sys.modules[name])
+    after_import("ray", _watch_ray)
+
+
+def _watch_ray(module: ModuleType) -> None:
+    from msmemscope.collect.rank import ray_clusters
+
+    ray_clusters.watch(module)
 
 
 def after_import(name: str, action: Callable[[ModuleType], None]) -> None:

@@ -15,6 +15,7 @@ from msmemscope import _native
 from msmemscope.collect.place import LEAST_OUTPUT_BYTES, choose_place, free_bytes
 from msmemscope.collect.presence import CLOSING, join, process_start
 from msmemscope.collect.rank.leaving import LAUNCHER, wait_at_exit
+from msmemscope.collect.rank.ray_clusters import node_and_job
 from msmemscope.collect.session import Session, start_service
 from msmemscope.errors import MemscopeError
 from msmemscope.options.declared import Config
@@ -24,9 +25,11 @@ WAIT_S = 60.0
 
 def join_or_create(config: Config) -> Session:
     """The session of this node's job, made if need be. Raises MemscopeError when it cannot be had."""
-    launched = _native.launched_rank() >= 0  # then its parent is the parent of all ranks of this node
+    of_ray = node_and_job()
+    # Then its parent is the parent of all ranks of this node.
+    launched = _native.launched_rank() >= 0 or of_ray is not None
     owner = os.getppid() if launched else os.getpid()
-    name = f"msmemscope-{os.getuid()}-{owner}-{process_start(owner)}"
+    name = f"msmemscope-{os.getuid()}-{owner}-{process_start(owner)}" + (f"-{of_ray[1]}" if of_ray else "")
     deadline = time.monotonic() + WAIT_S
     _check_room(config.output_path)
     while True:
