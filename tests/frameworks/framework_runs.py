@@ -13,11 +13,12 @@ from msmemscope.vocabulary import Kind
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 LIMIT_S = 900  # the longest of them takes two minutes on a machine with nothing else to do
-# No network is asked for anything, and nobody is told of the run.
+# No network is asked for anything, nobody is told of the run, and no token is made in the home directory.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
     "TOKENIZERS_PARALLELISM": "false",
 }
 

@@ -1,27 +1,172 @@
-"""Actors of a real Ray under the tool, on one node and on two: which of them leaks, with its line."""
+"""Actors of a real Ray under the tool, on one node and on two, in clusters of the program's own and in such as were
+there before: which of the actors leaks, with its line.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from framework_runs import PROGRAMS, complete
-from running import Watch
+from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, without_tool
+from running import Outcome, Watch, environment, tool
 from truth import read_findings
+
+KEPT = re.compile(r"^kept 0 24 by (\d+)$", re.MULTILINE)
+WEIGHTS = re.compile(r"^weights .*$", re.MULTILINE)
+ATTACHED = PROGRAMS / "attached.py"
+
+
+def check_the_leak(run: Path, program: str, pid: str, told: str) -> None:
+    """The one finding of a run, and how it was told."""
+    source = (PROGRAMS / program).read_text().splitlines()
+    (line,) = (number for number, text in enumerate(source, 1) if text.endswith("# the leak"))
+    (found,) = read_findings(run / "cluster/leaks.csv")
+    assert (found.kind, Path(found.file).name, found.line, found.bytes_per_step) == ("leak", program, line, 1 << 20)
+    assert re.search(rf"LEAK 1 +ray::Trainer\S* \[pid {pid}\]: 1.0 MiB per step", told), told
 
 
 @pytest.mark.parametrize("program", ["actors.py", "two_nodes.py"])
 def test_a_leak_in_an_actor_of_ray_is_found_where_it_is(watch: Watch, program: str) -> None:
-    source = (PROGRAMS / program).read_text().splitlines()
-    (line,) = (number for number, text in enumerate(source, 1) if text.endswith("# the leak"))
-
     outcome = watch(sys.executable, PROGRAMS / program)
 
     assert outcome.status == 0, outcome.stderr
-    (kept,) = re.findall(r"^kept 0 24 by (\d+)$", outcome.stdout, re.MULTILINE)
+    (kept,) = KEPT.findall(outcome.stdout)
     complete(outcome)
-    (found,) = read_findings(outcome.run / "cluster/leaks.csv")
-    assert (found.kind, Path(found.file).name, found.line, found.bytes_per_step) == ("leak", program, line, 1 << 20)
-    assert re.search(rf"LEAK 1 +ray::Trainer\S* \[pid {kept}\]: 1.0 MiB per step", outcome.stderr), outcome.stderr
+    check_the_leak(outcome.run, program, kept, outcome.stderr)
+
+
+class Cluster:
+    """A node of Ray that `ray start` keeps, perhaps under the tool, until stop()."""
+
+    def __init__(self, before: Sequence[str | Path], place: Path) -> None:
+        self._place = place  # of Ray's sockets, whose paths must be short
+        port = str(free_port())
+        self.address = f"127.0.0.1:{port}"
+        words = ["ray", "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
+        words += ["--include-dashboard=false", f"--temp-dir={place}", f"--object-store-memory={128 << 20}"]
+        self._said = (place / "said").open("w+")
+        self._process = subprocess.Popen(
+            [*before, *words], stdout=self._said, stderr=self._said, env=environment(**QUIET), start_new_session=True
+        )
+        deadline = time.monotonic() + LIMIT_S
+        while "Ray runtime started" not in self.said():
+            assert self._process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.1)  # polled, with a deadline
+
+    def said(self) -> str:
+        return (self._place / "said").read_text()
+
+    def stop(self) -> int:
+        """As Ctrl-C does; the status."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+        try:
+            return self._process.wait(LIMIT_S)
+        finally:
+            self._said.close()
+
+    def kill(self) -> None:
+        """Whatever is left of it."""
+        self._process.poll()
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+StartCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def start_cluster() -> Iterator[StartCluster]:
+    clusters = []
+    places = []
+
+    def start(*before: str | Path) -> Cluster:
+        places.append(Path(tempfile.mkdtemp(prefix="ray-")))
+        clusters.append(Cluster(before, places[-1]))
+        return clusters[-1]
+
+    yield start
+    for one in clusters:
+        one.stop()
+        one.kill()
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_a_driver_hands_the_workers_of_a_cluster_that_was_there_before_what_watches_them(
+    watch: Watch, start_cluster: StartCluster
+) -> None:
+    cluster = start_cluster()
+    plain = without_tool([sys.executable, ATTACHED], RAY_ADDRESS=cluster.address)
+
+    outcome = watch(sys.executable, ATTACHED, RAY_ADDRESS=cluster.address)
+
+    assert WEIGHTS.findall(outcome.stdout) == WEIGHTS.findall(plain) != []
+    (kept,) = KEPT.findall(outcome.stdout)
+    complete(outcome)
+    check_the_leak(outcome.run, "attached.py", kept, outcome.stderr)
+    assert "Warning" not in outcome.stderr
+    # And a driver that comes later has workers of its own.
+    without_tool([sys.executable, ATTACHED], RAY_ADDRESS=cluster.address)
+    assert len(outcome.runs) == 1
+
+
+def test_actors_that_start_it_themselves_are_one_run(tmp_path: Path, start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    output = tmp_path / "out"
+
+    said = without_tool([sys.executable, ATTACHED, output], RAY_ADDRESS=cluster.address)
+
+    (kept,) = KEPT.findall(said)
+    run = finished_run(output)
+    told = (run / "summary.txt").read_text()
+    check_the_leak(run, "attached.py", kept, told)
+    complete(Outcome(0, said, told, output))
+
+
+def test_a_cluster_under_the_tool_is_watched_for_all_of_its_drivers(
+    tmp_path: Path, start_cluster: StartCluster
+) -> None:
+    output = tmp_path / "out"
+    cluster = start_cluster(*tool(output, []))
+
+    said = [without_tool([sys.executable, ATTACHED], RAY_ADDRESS=cluster.address) for _ in range(2)]
+    cluster.stop()
+
+    run = finished_run(output)
+    pids = {pid for text in said for pid in KEPT.findall(text)}
+    assert len(pids) == 2
+    leaks = read_findings(run / "cluster/leaks.csv")
+    assert {found.kind for found in leaks} == {"leak"}, leaks
+    assert all(f"[pid {pid}]" in cluster.said() for pid in pids), cluster.said()
+
+
+def finished_run(output: Path) -> Path:
+    """The one run below it, once it is complete."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for info in output.glob("run_*/run.json"):
+            if json.loads(info.read_text())["finished"]:
+                (run,) = output.glob("run_*")
+                return run
+        time.sleep(0.1)  # polled, with a deadline
+    return pytest.fail(f"no finished run below {output}: {list(output.rglob('*'))}")
