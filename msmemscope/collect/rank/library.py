@@ -30,11 +30,12 @@ def join_or_create(config: Config) -> Session:
     launched = _native.launched_rank() >= 0 or of_ray is not None
     owner = os.getppid() if launched else os.getpid()
     name = f"msmemscope-{os.getuid()}-{owner}-{process_start(owner)}" + (f"-{of_ray[1]}" if of_ray else "")
+    argv = ["ray", "job", of_ray[1]] if of_ray else sys.orig_argv  # a worker's own says nothing to anybody
     deadline = time.monotonic() + WAIT_S
     _check_room(config.output_path)
     while True:
         try:
-            session = Session.create(config, sys.orig_argv, mode="library", name=name)
+            session = Session.create(config, argv, mode="library", name=name)
         except FileExistsError:
             joined = _join(config, name)
             if joined is not None:
