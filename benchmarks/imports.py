@@ -1,55 +1,95 @@
-"""How fast files of other tools become a run, and what memory that takes.
+"""How fast files of other tools become a run, and what memory and disk that takes.
 
 Each file is made here: a snapshot as PyTorch's allocator writes it, with call stacks of 12 frames, and upstream's csv
-and db. Times are of one processor (user and system), of the parts that a user waits for: reading, and all of the
-import without the verdict. Run: python benchmarks/imports.py [--entries 400000]
+and db. Each is imported by a process of its own, so that the largest resident set is that of one import. Times are of
+one processor (user and system): of reading alone, and of all of the import without the verdict.
+
+    python benchmarks/imports.py                              # 400,000 events of each
+    python benchmarks/imports.py --files csv --entries 2500000 --times 1,2,4
+    python benchmarks/imports.py --files csv --order shuffled # rows in no order; late: every 50th row comes late
+    python benchmarks/imports.py --files csv --processes 3000 # in one file
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
+import random
 import resource
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.torch_snapshot import read_snapshot
-from msmemscope.imports.upstream_files import read_rows
+from msmemscope.imports.upstream_files import RowFile
 
 STACKS, DEPTH, PER_STEP = 200, 12, 4000
+NAMES = {"snapshot": "snapshot_rank0.pickle", "csv": "memscope_dump_1.csv", "db": "memscope_dump_2.db"}
+LATE = 50
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--entries", type=int, default=400_000)
-    entries = arguments.parse_args().entries
-    print(f"{'file':24} {'events':>10} {'MiB':>7} {'read /s':>10} {'import /s':>10} {'peak RSS, MiB':>14}")
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for path, read in (
-            (_snapshot(folder / "snapshot_rank0.pickle", entries), read_snapshot),
-            (_csv(folder / "memscope_dump_1.csv", entries), read_rows),
-            (_db(folder / "memscope_dump_1.csv", folder / "memscope_dump_2.db"), read_rows),
-        ):
-            _measure(path, read, entries, folder)
+    arguments.add_argument("--times", default="1", help="multiples of --entries, one after the other")
+    arguments.add_argument("--files", default="snapshot,csv,db")
+    arguments.add_argument("--order", choices=["sorted", "late", "shuffled"], default="sorted", help="of a csv's rows")
+    arguments.add_argument("--processes", type=int, default=1, help="of a csv")
+    arguments.add_argument("--import-one", help=argparse.SUPPRESS)
+    given = arguments.parse_args()
+    if given.import_one:
+        print(json.dumps(_measured(Path(given.import_one))))
+        return
+    print(f"{'file':9} {'events':>11} {'MiB':>8} {'read /s':>10} {'import /s':>10} {'RSS read':>9} {'RSS, MiB':>9}")
+    for kind in given.files.split(","):
+        for times in map(int, given.times.split(",")):
+            with tempfile.TemporaryDirectory() as place:
+                path = _made(Path(place), kind, given.entries * times, given.order, given.processes)
+                _tell(kind, path, given.entries * times)
 
 
-def _measure(path: Path, read: Callable[[Path], Any], entries: int, folder: Path) -> None:
-    began = time.process_time()
-    kept = read(path)
-    reading = time.process_time() - began
-    del kept
-    began = time.process_time()
-    import_job(Request((path,), folder / f"run-{path.name}"))
-    whole = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _tell(kind: str, path: Path, entries: int) -> None:
+    command = [sys.executable, __file__, "--import-one", str(path)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     size = path.stat().st_size / (1 << 20)
-    print(f"{path.name:24} {entries:10,} {size:7.1f} {entries / reading:10,.0f} {entries / whole:10,.0f} {peak:14,.0f}")
+    speeds = f"{entries / found['reading']:10,.0f} {entries / found['whole']:10,.0f}"
+    print(f"{kind:9} {entries:11,} {size:8.1f} {speeds} {found['read_rss']:9,.0f} {found['rss']:9,.0f}", flush=True)
+
+
+def _measured(path: Path) -> dict[str, float]:
+    """reading, whole: seconds of one processor; read_rss, rss: MiB at the highest, behind each."""
+    began = time.process_time()
+    if path.suffix == ".pickle":
+        read_snapshot(path)
+    else:
+        for _ in RowFile(path).pieces():
+            pass
+    reading, read_rss = time.process_time() - began, _rss()
+    began = time.process_time()
+    import_job(Request((path,), path.parent / "run"))
+    return {"reading": reading, "whole": time.process_time() - began, "read_rss": read_rss, "rss": _rss()}
+
+
+def _rss() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _made(folder: Path, kind: str, entries: int, order: str, processes: int) -> Path:
+    if kind == "snapshot":
+        return _snapshot(folder / NAMES[kind], entries)
+    path = _csv(folder / NAMES["csv"], entries, order, processes)
+    if kind == "csv":
+        return path
+    database = _db(path, folder / NAMES["db"])
+    path.unlink()
+    return database
 
 
 def _snapshot(path: Path, entries: int) -> Path:
@@ -79,19 +119,36 @@ def _snapshot(path: Path, entries: int) -> Path:
     return path
 
 
-def _csv(path: Path, entries: int) -> Path:
+def _csv(path: Path, entries: int, order: str, processes: int) -> Path:
     header = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr"
     header += ",Call Stack(Python),Call Stack(C)"
     with path.open("w") as file:
         file.write(header + "\n")
-        for at in range(entries):
+        for at in _numbers(entries, order):
             event = "FREE" if at % 2 else "MALLOC"
-            place = 0x12C041400000 + at // 2 % PER_STEP * 4096
-            attr = f"{{allocation_id:{at // 2 + 1},addr:0x{place:016x},size:4096,used:4096,total:20971520"
+            block = at // 2 // processes
+            place = 0x12C041400000 + block % PER_STEP * 4096
+            attr = f"{{allocation_id:{block + 1},addr:0x{place:016x},size:4096,used:4096,total:20971520"
             attr += ",process_used:123456789}"
             now = 1_795_000_000_000_000_000 + at * 1000
-            file.write(f'{at},{event},PTA,N/A,{now},4711,4711,0,0x{place:016x},"{attr}",,\n')
+            pid = 4711 + at // 2 % processes
+            file.write(f'{at},{event},PTA,N/A,{now},{pid},{pid},0,0x{place:016x},"{attr}",,\n')
     return path
+
+
+def _numbers(entries: int, order: str) -> Iterator[int]:
+    if order == "shuffled":
+        numbers = list(range(entries))
+        random.Random(1).shuffle(numbers)
+        yield from numbers
+        return
+    late = order == "late"
+    for at in range(entries):
+        if late and at % LATE == 0 and at + LATE < entries:
+            continue
+        yield at
+        if late and at % LATE == 7 and at >= LATE:
+            yield at - 7 - LATE
 
 
 def _db(csv_path: Path, path: Path) -> Path:

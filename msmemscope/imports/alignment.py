@@ -1,8 +1,8 @@
 """Which step of one process is which of another, when their histories do not begin together.
 
-In: per process the first event of each step. Out: per process the number of its first step. A history keeps the latest
-entries only, so one that is shorter begins later. It is laid against the longest where the times fit best; where the
-clocks of two hosts are further apart than half a step, or there are no times, the ends are laid together: files are
+In: per process the times at which its steps begin. Out: per process the number of its first step. A history keeps the
+latest entries only, so one that is shorter begins later. It is laid against the longest where the times fit best; where
+the clocks of two hosts are further apart than half a step, or there are no times, the ends are laid together: files are
 written at one moment.
 """
 
@@ -13,27 +13,18 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.imports.imported import Imported
-
 Ints = npt.NDArray[np.int64]
 
 
-def aligned(processes: Sequence[Imported], starts: Sequence[Ints], first: int) -> list[int]:
-    """first: the number that the first step of the longest history has."""
-    times = [_times(one, found) for one, found in zip(processes, starts, strict=True)]
+def aligned(times: Sequence[Ints], has_times: Sequence[bool], first: int) -> list[int]:
+    """times: ns of the wall clock; has_times: whether the files told them. first: the number that the first step of the
+    longest history has."""
     at = max(range(len(times)), key=lambda at: len(times[at]))
-    longest, has_times = times[at], processes[at].has_times
+    longest, known = times[at], has_times[at]
     return [
-        first + (_offset(one, longest) if has_times and process.has_times else max(len(longest) - len(one), 0))
-        for process, one in zip(processes, times, strict=True)
+        first + (_offset(one, longest) if known and mine else max(len(longest) - len(one), 0))
+        for mine, one in zip(has_times, times, strict=True)
     ]
-
-
-def _times(process: Imported, starts: Ints) -> Ints:
-    if not len(starts):
-        return starts
-    at = np.minimum(starts, len(process) - 1)
-    return process.columns["ts"][at].astype(np.int64) + process.wall_offset_ns
 
 
 def _offset(times: Ints, longest: Ints) -> int:

@@ -54,7 +54,7 @@ class _Column:
 
 
 @dataclass(slots=True)
-class _Block:
+class Block:
     rows: int
     columns: dict[str, _Column]
     last: Key
@@ -62,7 +62,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Run:
-    blocks: list[_Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
     @property
     def last(self) -> Key:
@@ -74,7 +74,7 @@ class Sorter:
 
     def __init__(self, directory: Path, keys: Sequence[str]) -> None:
         self._keys = (*keys, ARRIVAL)
-        self._file = _File(directory)
+        self._file = ColumnFile(directory)
         self._runs: list[_Run] = []
         self._waiting: list[Columns] = []
         self._waiting_rows = 0
@@ -86,6 +86,9 @@ class Sorter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def __len__(self) -> int:
@@ -178,7 +181,7 @@ class Sorter:
 class _Cursor:
     """A run that is merged: one block of it, and how much of that is taken."""
 
-    def __init__(self, file: _File, run: _Run, names: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(self, file: ColumnFile, run: _Run, names: Sequence[str], keys: Sequence[str]) -> None:
         self._file, self._names, self._keys = file, names, keys
         self._blocks = iter(run.blocks)
         self._columns: Columns = {}
@@ -246,8 +249,8 @@ def _taken(columns: Columns, order: npt.NDArray[Any]) -> Columns:
     return {name: column[order] for name, column in columns.items()}
 
 
-class _File:
-    """Blocks one behind the other."""
+class ColumnFile:
+    """Blocks of columns one behind the other, in a file without a name in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -257,7 +260,8 @@ class _File:
     def close(self) -> None:
         self._file.close()
 
-    def write(self, columns: Columns, last: Key) -> _Block:
+    def write(self, columns: Columns, last: Key = ()) -> Block:
+        """Columns of equal length. MemscopeError when the disk has no room for them; OSError."""
         kept: dict[str, _Column] = {}
         pieces: list[memoryview] = []
         offset = self.size
@@ -272,7 +276,7 @@ class _File:
             offset += pieces[-1].nbytes
         self._write(pieces, offset - self.size)
         self.size = offset
-        return _Block(len(columns[ARRIVAL]), kept, last)
+        return Block(len(next(iter(columns.values()))), kept, last)
 
     def _write(self, pieces: list[memoryview], size: int) -> None:
         space = os.statvfs(self._file.fileno())
@@ -287,7 +291,8 @@ class _File:
                 written = os.pwrite(self._file.fileno(), piece, at)
                 piece, at = piece[written:], at + written
 
-    def read(self, block: _Block, names: Sequence[str]) -> Columns:
+    def read(self, block: Block, names: Sequence[str] = ()) -> Columns:
+        """These columns, or all. They may not be written to."""
         return {name: self._column(block.columns[name], block.rows) for name in names or block.columns}
 
     def _column(self, column: _Column, rows: int) -> npt.NDArray[Any]:

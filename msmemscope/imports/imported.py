@@ -1,12 +1,13 @@
-"""What a reader of foreign files hands over: the events of one process, in order.
+"""What readers of foreign files hand over: processes, and the events of each in order.
 
 Columns are those of vocabulary.EVENT_COLUMNS, of its types. The step of each event and the STEP events are added when
-the steps of all processes are known (steps.py).
+the steps of all processes are known (steps.py). Events wait on disk meanwhile: they are read twice, once for what tells
+steps and once to be written, and more of them need no more memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.imports.external_sort import Columns, Sorter
 from msmemscope.vocabulary import EVENT_COLUMNS, NO_DEVICE, UNKNOWN
 
-Columns = dict[str, npt.NDArray[Any]]
+Definitions = dict[str, dict[str, bytes]]
+
+NO_FRAMES = dict.fromkeys(("id", "file", "function", "line", "kind"), b"")
+NO_STACKS = dict.fromkeys(("id", "count", "kind", "frames"), b"")
 _NOTHING = {"used": UNKNOWN, "total": UNKNOWN, "device": NO_DEVICE}
+_PROCESS = "process"
 
 
 @dataclass
-class Imported:
-    """One process. ts: ns, of a clock to which `wall_offset_ns` is added for wall time. definitions: strings, frames
-    and stacks as a batch has them. left_out: entries that could not be used. has_times: whether
-    the file told them. doubts: source -> what it does not tell,
-    or tells in two ways."""
+class Process:
+    """One process. number: in `Events`. first_ts: ns, of its first event, of a clock to which `wall_offset_ns` is added
+    for wall time. left_out: entries that could not be used. has_times: whether the file told them. doubts: source ->
+    what it does not tell, or tells in two ways."""
 
+    number: int
     path: Path
-    columns: Columns
-    definitions: dict[str, dict[str, bytes]]
+    first_ts: int = 0
     rank: int | None = None
     pid: int = 0
     wall_offset_ns: int = 0
@@ -37,8 +42,69 @@ class Imported:
     has_times: bool = True
     doubts: dict[str, str] = field(default_factory=dict)
 
+
+class Events:
+    """The events of all processes, on disk. Within a process they are in the order of time, then of `id`."""
+
+    def __init__(self, directory: Path) -> None:
+        """directory: where they wait, in a file without a name."""
+        self._sorter = Sorter(directory, (_PROCESS, "ts", "id"))
+
     def __len__(self) -> int:
-        return len(self.columns["kind"])
+        return len(self._sorter)
+
+    def close(self) -> None:
+        self._sorter.close()
+
+    def add(self, numbers: int | npt.NDArray[np.uint32], columns: Columns) -> None:
+        """numbers: of the process, or that of each event. columns: those of events but for `step`, and `id`."""
+        if isinstance(numbers, int):
+            numbers = np.broadcast_to(np.uint32(numbers), len(columns["ts"]))
+        self._sorter.add(columns | {_PROCESS: numbers})
+
+    def pieces(self, names: Sequence[str] = ()) -> Iterator[tuple[int, Columns]]:
+        """Process after process, each in its order: its number and some of its events, of these columns or of all but
+        `step`. What is read may not be written to."""
+        for columns in self._sorter.in_order((*names, _PROCESS) if names else ()):
+            numbers = columns[_PROCESS]
+            ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)] if len(numbers) else []
+            start = 0
+            for end in ends:
+                yield int(numbers[start]), {name: column[start:end] for name, column in columns.items()}
+                start = end
+
+    def in_any_order(self, names: Sequence[str]) -> Iterator[Columns]:
+        """With the column `process`."""
+        yield from self._sorter.in_any_order((*names, _PROCESS))
+
+
+@dataclass
+class Imported:
+    """One process whose events are in memory: `columns`, in their order. definitions: what ids stand for, as a batch
+    has it. The others as of a Process."""
+
+    path: Path
+    columns: Columns
+    definitions: Definitions
+    left_out: int = 0
+    has_times: bool = True
+    doubts: dict[str, str] = field(default_factory=dict)
+
+    def moved_to(self, events: Events, number: int, rank: int) -> Process:
+        """Gives the events away. number: of a process whose events are not there yet."""
+        columns, self.columns = self.columns, {}
+        first_ts, count = int(columns["ts"][0]), len(columns["ts"])
+        del columns["step"]
+        events.add(number, columns | {"id": np.arange(count)})
+        return Process(
+            number,
+            self.path,
+            first_ts=first_ts,
+            rank=rank,
+            left_out=self.left_out,
+            has_times=self.has_times,
+            doubts=self.doubts,
+        )
 
 
 def rows(n: int, **values: Any) -> Columns:
@@ -72,6 +138,11 @@ class Texts:
         if text not in self._texts:
             self._texts[text] = text_id(text.encode("utf-8", "replace")[:4096])
         return self._texts[text]
+
+    def definitions(self) -> Definitions:
+        """Them alone."""
+        nothing = {"id": b"", "bytes": b"", "text": b""}
+        return {"strings": self.added_to(nothing), "frames": dict(NO_FRAMES), "stacks": dict(NO_STACKS)}
 
     def added_to(self, strings: dict[str, bytes]) -> dict[str, bytes]:
         """The columns of strings with these behind them."""

@@ -6,21 +6,26 @@ In: the files of all ranks, and what the user says of ranks and steps. Out: a ru
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import version as version_of
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from msmemscope.errors import InputError, UsageError
-from msmemscope.imports.imported import Imported, Named
+from msmemscope.aggregate.store import Store
+from msmemscope.errors import UsageError
+from msmemscope.imports.external_sort import ColumnFile, Columns
+from msmemscope.imports.imported import Definitions, Events, Process
 from msmemscope.imports.ranks import ranks_of
-from msmemscope.imports.steps import Steps, find_steps, with_steps
+from msmemscope.imports.step_evidence import Evidence, MarkNames, columns_for, gather
+from msmemscope.imports.steps import Numbering, Steps, clock_of, find_steps, marks_for, parsed_times
 from msmemscope.imports.torch_events import events_of
 from msmemscope.imports.torch_snapshot import read_snapshot
-from msmemscope.imports.upstream_events import processes_of
-from msmemscope.imports.upstream_files import files_below, read_rows
-from msmemscope.imports.writer import new_run, write_run
+from msmemscope.imports.upstream_events import Define, DumpEvents, read_dumps
+from msmemscope.imports.upstream_files import files_below
+from msmemscope.imports.writer import DefinitionWriter, new_run, write_run
 
 Progress = Callable[[str, int, int], None]
 
@@ -54,17 +59,65 @@ def import_job(request: Request, *, progress: Progress | None = None) -> list[st
         if dumps and len(dumps) < len(paths):
             other = next(path for path in paths if path not in dumps)
             raise UsageError(f"{dumps[0]} is upstream's and {other} is not: a run is of files of one kind")
-        read = _read_dumps if dumps else _read_snapshots
-        processes = read(paths, request, progress)
-        steps = find_steps(
-            processes, [Named(one.definitions).text for one in processes], times=request.steps_at, by=request.steps_by
+        with _Import(run, request, progress) as job:
+            return job.make(paths, of_dumps=bool(dumps))
+
+
+class _Import:
+    """The way of the events: read and ordered on disk, looked through for steps, written."""
+
+    def __init__(self, run: Path, request: Request, progress: Progress | None) -> None:
+        self._run, self._request, self._progress = run, request, progress
+        self._store = Store(run)
+        self._definitions = DefinitionWriter(self._store)
+        self._names = MarkNames(marks_for(request.steps_at, request.steps_by))
+        self._disk = ColumnFile(run)
+
+    def __enter__(self) -> _Import:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._disk.close()
+
+    def make(self, paths: Sequence[Path], *, of_dumps: bool) -> list[str]:
+        request = self._request
+        with closing(DumpEvents(self._run) if of_dumps else Events(self._run)) as events:
+            if isinstance(events, DumpEvents):
+                processes = read_dumps(paths, events, self._define, request.ranks, self._progress)
+            else:
+                processes = _read_snapshots(paths, events, self._define, request, self._progress)
+            self._definitions.flush()
+            steps = self._steps(processes, events)
+            write_run(
+                self._run,
+                self._store,
+                processes,
+                _stepped(processes, steps, events),
+                version=version_of("msmemscope"),
+                source={"files": [path.name for path in paths], "steps": steps.text},
+                world_size=max((one.rank + 1 for one in processes if one.rank is not None), default=0),
+                config=request.config,
+            )
+        return [*steps.warnings, steps.text]
+
+    def _define(self, definitions: Definitions) -> None:
+        self._names.learn(definitions)
+        self._definitions.add(definitions)
+
+    def _steps(self, processes: Sequence[Process], events: Events) -> Steps:
+        request = self._request
+        times = parsed_times(request.steps_at, min(one.first_ts + one.wall_offset_ns for one in processes))
+        with_rhythm = not times and request.steps_by in ("auto", "rhythm")
+        evidence: dict[int, Evidence] = {}
+        if times or request.steps_by != "none":
+            columns = columns_for(self._names, with_rhythm=with_rhythm)
+            clocks = {one.number: clock_of(one, times) for one in processes}
+            evidence = gather(events.pieces(columns), self._names, clocks, self._disk, with_rhythm=with_rhythm)
+        return find_steps(
+            processes, [evidence[one.number] for one in processes if evidence], times=times, by=request.steps_by
         )
-        notes = _stepped(processes, steps)
-        source = {"files": [path.name for path in paths], "steps": steps.text}
-        world_size = max((one.rank + 1 for one in processes if one.rank is not None), default=0)
-        version = version_of("msmemscope")
-        write_run(run, processes, version=version, source=source, world_size=world_size, config=request.config)
-    return notes
 
 
 def _below(directory: Path) -> list[Path]:
@@ -78,31 +131,37 @@ def _is_dump(path: Path) -> bool:
     return path.suffix in (".csv", ".db")
 
 
-def _read_snapshots(paths: Sequence[Path], request: Request, progress: Progress | None) -> list[Imported]:
+def _read_snapshots(
+    paths: Sequence[Path], events: Events, define: Define, request: Request, progress: Progress | None
+) -> list[Process]:
+    """One after the other: of each the events alone are kept."""
     processes = []
     for at, (path, rank) in enumerate(zip(paths, ranks_of(paths, request.ranks), strict=True)):
         if progress is not None:
             progress("reading", at, len(paths))
-        process = events_of(read_snapshot(path), device_type=request.device)
-        process.rank = rank
-        processes.append(process)
+        imported = events_of(read_snapshot(path), device_type=request.device)
+        define(imported.definitions)
+        processes.append(imported.moved_to(events, at, rank))
     return processes
 
 
-def _read_dumps(paths: Sequence[Path], request: Request, progress: Progress | None) -> list[Imported]:
-    files = []
-    for at, path in enumerate(paths):
-        if progress is not None:
-            progress("reading", at, len(paths))
-        files.append(read_rows(path))
-    if not any(len(one.columns["kind"]) for one in files):
-        raise InputError(f"{paths[0]}: it holds no event" + (", nor do the others" if len(paths) > 1 else ""))
-    return processes_of(files, request.ranks)
+def _stepped(processes: Sequence[Process], steps: Steps, events: Events) -> Iterator[tuple[int, Columns]]:
+    """The events of all processes, with their steps."""
+    numberings = {
+        one.number: Numbering(starts, first, steps.source)
+        for one, starts, first in zip(processes, steps.rows, steps.first, strict=True)
+    }
+    before: int | None = None
+    for number, columns in events.pieces():
+        if before is not None and before != number:
+            yield from _behind(before, numberings)
+        before = number
+        yield number, numberings[number].numbered(columns)
+    if before is not None:
+        yield from _behind(before, numberings)
 
 
-def _stepped(processes: Sequence[Imported], steps: Steps) -> list[str]:
-    for process, starts, first in zip(processes, steps.rows, steps.first, strict=True):
-        if not len(process):
-            raise InputError(f"{process.path}: it holds no event")
-        with_steps(process, starts, first, steps.source)
-    return [steps.text]
+def _behind(number: int, numberings: Mapping[int, Numbering]) -> Iterator[tuple[int, Columns]]:
+    columns = numberings[number].behind()
+    if columns is not None:
+        yield number, columns

@@ -1,7 +1,7 @@
 """Steps from the rhythm of the allocations, where nothing else tells them.
 
-In: the events of all processes. Out: per process the events with which its steps begin, or None where there is no
-rhythm: none is made up.
+In: the latest allocations of each process. Out: per process the events with which its steps begin, or None where there
+is no rhythm: none is made up.
 
 A loop makes the same allocations each time. So a call stack that allocates once in each step cuts the history into
 pieces that are alike. Such an anchor is looked for among the call stacks of the process with most allocations:
@@ -22,13 +22,13 @@ not hold is searched for itself. The step behind the last anchor counts as compl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.imports.external_sort import Columns
 from msmemscope.vocabulary import Flag, Kind, Pool
 
 Ints = npt.NDArray[np.int64]
@@ -38,16 +38,32 @@ LEAST_ALIKE = 0.6
 MOST_ALLOCATIONS = 1 << 20  # that are looked at: the latest
 MOST_PIECES = 1 << 14
 _COUNTS, _OF_EACH = 12, 4  # candidates: of so many numbers of allocations, so many call stacks each
+COLUMNS = ("kind", "flags", "pool", "stack_py", "stack_c", "used", "size", "ts")
+"""Of events, from which allocations_in() takes what counts."""
 _POOLS = (Pool.CUDA, Pool.PTA, Pool.MINDSPORE, Pool.ATB, Pool.HOST)
 
 
 @dataclass(frozen=True)
+class Allocated:
+    """What is looked at of one process. count: of its allocations, at most MOST_ALLOCATIONS. load: them, as columns
+    `row` (number of the event), `stack`, `used` (bytes held before) and `ts`. end: events of the process; end_ts: time
+    of the last."""
+
+    count: int
+    load: Callable[[], Columns]
+    end: int
+    end_ts: int
+
+
+@dataclass(frozen=True)
 class Rhythm:
-    """starts: events with which a step begins. alike: of the allocations, from one step to the next."""
+    """starts: events with which a step begins. alike: of the allocations, from one step to the next. times: ns, of the
+    starts; where one is behind the last event, of that."""
 
     starts: Ints
     alike: float
     site: int
+    times: Ints
 
 
 @dataclass(frozen=True)
@@ -56,31 +72,45 @@ class _Allocations:
     site: Ints  # by number
     sites: npt.NDArray[np.uint64]
     used: Ints  # bytes held before each
+    ts: Ints
     end: int  # events of the process
+    end_ts: int
 
 
-def find_rhythms(processes: Sequence[Mapping[str, Any]]) -> list[Rhythm | None]:
-    """processes: the columns of each."""
-    every = [_allocations(one) for one in processes]
-    found: list[Rhythm | None] = [None] * len(every)
-    order = sorted(range(len(every)), key=lambda at: -len(every[at].row))
+def allocations_in(events: Columns, first_row: int) -> Columns:
+    """Those of some events of a process, as `Allocated` loads them. first_row: the number of the first event."""
+    stack = events["stack_py"] ^ (events["stack_c"] << np.uint64(1))
+    at = np.flatnonzero((events["kind"] == Kind.MALLOC) & (stack != 0))
+    if len(at):
+        at = at[(events["flags"][at] & Flag.SHADOW == 0) & np.isin(events["pool"][at], _POOLS)]
+    return {
+        "row": at + first_row,
+        "stack": stack[at],
+        "used": events["used"][at].astype(np.int64) - events["size"][at],
+        "ts": events["ts"][at].astype(np.int64),
+    }
+
+
+def find_rhythms(processes: Sequence[Allocated]) -> list[Rhythm | None]:
+    """One process is in memory at a time."""
+    found: list[Rhythm | None] = [None] * len(processes)
     anchors: list[int] = []
-    for at in order:
+    for at in sorted(range(len(processes)), key=lambda at: -processes[at].count):
+        allocations = _allocations(processes[at])
         for anchor in anchors:
-            found[at] = found[at] or _with_anchor(every[at], anchor)
-        if found[at] is None and (rhythm := _search(every[at])) is not None:
+            found[at] = found[at] or _with_anchor(allocations, anchor)
+        if found[at] is None and (rhythm := _search(allocations)) is not None:
             found[at] = rhythm
             anchors.append(rhythm.site)
     return found
 
 
-def _allocations(columns: Mapping[str, Any]) -> _Allocations:
-    counts = (columns["kind"] == Kind.MALLOC) & (columns["flags"] & Flag.SHADOW == 0)
-    stack = columns["stack_py"] ^ (columns["stack_c"] << np.uint64(1))
-    at = np.flatnonzero(counts & (stack != 0) & np.isin(columns["pool"], _POOLS))[-MOST_ALLOCATIONS:]
-    sites, site = np.unique(stack[at], return_inverse=True)
-    used = columns["used"][at].astype(np.int64) - columns["size"][at]
-    return _Allocations(at, site.astype(np.int64), sites, used, len(columns["kind"]))
+def _allocations(process: Allocated) -> _Allocations:
+    columns = process.load()
+    sites, site = np.unique(columns["stack"], return_inverse=True)
+    return _Allocations(
+        columns["row"], site.astype(np.int64), sites, columns["used"], columns["ts"], process.end, process.end_ts
+    )
 
 
 def _search(found: _Allocations) -> Rhythm | None:
@@ -117,10 +147,10 @@ def _of_site(found: _Allocations, site: int) -> Rhythm | None:
     sure = float(equal[1:].sum() / total[1:].sum())
     if sure < LEAST_ALIKE:
         return None
-    starts = found.row[begins]
+    starts, times = found.row[begins], found.ts[begins]
     if equal[-1] >= sure * total[-2]:
-        starts = np.append(starts, found.end)
-    return Rhythm(starts, sure, int(found.sites[site]))
+        starts, times = np.append(starts, found.end), np.append(times, found.end_ts)
+    return Rhythm(starts, sure, int(found.sites[site]), times)
 
 
 def _alike(piece: Ints, site: Ints, pieces: int) -> tuple[Ints, Ints]:

@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from msmemscope._kernel import TRACE_ACTIONS
 from msmemscope.errors import InputError
-from msmemscope.imports.imported import Columns, Imported, Texts, joined, rows, taken
+from msmemscope.imports.external_sort import Columns
+from msmemscope.imports.imported import Imported, Texts, joined, rows, taken
 from msmemscope.imports.mapped_ranges import Ranges, as_blocks
 from msmemscope.imports.torch_snapshot import Snapshot
 from msmemscope.vocabulary import UNKNOWN, BlockState, DeviceType, Flag, Kind, Pool

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope._kernel import UpstreamReader
+from msmemscope.analysis.owners import MODULES
 from msmemscope.errors import InputError
 from msmemscope.imports.regular_file import open_regular
 
@@ -59,7 +60,7 @@ class RowFile:
 
     def __init__(self, path: Path, *, keeps_ends: bool = False, defines: bool = True) -> None:
         self.path = path
-        self._reader = UpstreamReader(keeps_ends=keeps_ends, defines=defines)
+        self._reader = UpstreamReader(keeps_ends=keeps_ends, defines=defines, modules=MODULES)
 
     @property
     def left_out(self) -> int:

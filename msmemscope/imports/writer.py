@@ -1,7 +1,8 @@
 """A run directory from imported processes.
 
-In: their events with steps. Out: the tables and run.json as the aggregator leaves them at the end of a run. Everything
-is written beside its name and put in place when whole, so a run is there or not.
+In: their events with steps, process after process, and what ids stand for. Out: the tables and run.json as the
+aggregator leaves them at the end of a run. Everything is written beside its name and put in place when whole, so a run
+is there or not. A part is written when there are PART_ROWS rows for it, be they of one process or of a thousand.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy.typing as npt
 
 from msmemscope.aggregate.coordinator import Coordinator
 from msmemscope.aggregate.store import Chunk, Store
 from msmemscope.errors import MemscopeError, UsageError
-from msmemscope.imports.imported import Imported
+from msmemscope.imports.external_sort import Columns
+from msmemscope.imports.imported import NO_FRAMES, NO_STACKS, Definitions, Process
 from msmemscope.vocabulary import EVENT_COLUMNS
 from msmemscope.wire.messages import IDENTITY_FIELDS, Batch
 from msmemscope.wire.reports import JobReport, RingReport, ShardReport
@@ -27,12 +32,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PART_ROWS = 1 << 21  # of one part of a process
+PART_ROWS = 1 << 20  # of one part
 EVENT_BYTES = 96  # in a ring: what offsets count
-_NO_DEFINITIONS: dict[str, dict[str, bytes]] = {
+_DEFINED_BYTES = 4 << 20  # of texts and numbers that wait for a part of their own
+_NO_DEFINITIONS = {
     "strings": {"id": b"", "bytes": b"", "text": b""},
-    "frames": dict.fromkeys(("id", "file", "function", "line", "kind"), b""),
-    "stacks": dict.fromkeys(("id", "count", "kind", "frames"), b""),
+    "frames": dict(NO_FRAMES),
+    "stacks": dict(NO_STACKS),
 }
 
 
@@ -60,75 +66,116 @@ def new_run(path: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+class DefinitionWriter:
+    """Writes what ids stand for, as it becomes known."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[_Defining] = []
+        self._bytes = 0
+
+    def add(self, definitions: Definitions) -> None:
+        self._waiting.append(_Defining(**definitions))
+        self._bytes += sum(len(column) for columns in definitions.values() for column in columns.values())
+        if self._bytes >= _DEFINED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits: before the events that refer to it."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        self._store.add_definitions(waiting)
+
+
+@dataclass(frozen=True)
+class _Defining:
+    strings: dict[str, bytes]
+    frames: dict[str, bytes]
+    stacks: dict[str, bytes]
+
+
 def write_run(
     run: Path,
-    processes: Sequence[Imported],
+    store: Store,
+    processes: Sequence[Process],
+    pieces: Iterable[tuple[int, Columns]],
     *,
     version: str,
     source: Mapping[str, Any],
     world_size: int = 0,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """source: what run.json says of where the events come from, under `imported`; config: how it is to be looked at, as
-    recorded runs say it. Memory: a part at a time, beside the events themselves."""
+    """pieces: events with their steps, process after process, with the number of the process. What ids stand for is
+    written. source: what run.json says of where the events come from, under `imported`; config: how it is to be looked
+    at, as recorded runs say it. Memory: a part at a time."""
     paths = b"\0".join(os.fsencode(one.path.resolve()) for one in processes)
     session = hashlib.blake2b(paths, digest_size=8).hexdigest()
-    store = Store(run)
-    rings: dict[int, RingReport] = {}
-    for number, process in enumerate(processes):
-        ring = int.from_bytes(hashlib.blake2b(f"{session}/{number}".encode(), digest_size=8).digest(), "little") or 1
-        rings[ring] = _write_process(store, process, ring, number, world_size)
+    rings = [_Ring(one, at, session, world_size) for at, one in enumerate(processes)]
+    by_number = {one.process.number: one for one in rings}
+    chunk = Chunk()
+    for number, columns in pieces:
+        ring = by_number[number]
+        chunk.add(ring.process.rank, ring.process.first_ts, ring.pid, ring.batch(columns))
+        if chunk.rows >= PART_ROWS:
+            store.write(chunk)
+            chunk = Chunk()
+    store.write(chunk)
     shutil.rmtree(run / "usage", ignore_errors=True)
-    report = JobReport([ShardReport("", 1, rings)])
+    report = JobReport([ShardReport("", 1, {one.id: one.report() for one in rings})])
     names = sorted({one.path.name for one in processes})
     program = names if len(names) < 4 else [names[0], "...", names[-1]]
-    starts = [one.identity["created_ns"] + one.identity["wall_offset_ns"] for one in rings.values()]
     facts = {"session": session, "agents": 0, "mode": "imported", "program": ["import", *program]}
     facts |= {"config": dict(config)} if config else {}
-    coordinator = Coordinator(run, facts | {"created_wall_ns": min(starts, default=0)}, version, lambda: report)
+    created = min((one.process.first_ts + one.process.wall_offset_ns for one in rings), default=0)
+    coordinator = Coordinator(run, facts | {"created_wall_ns": created}, version, lambda: report)
     coordinator.drained = True
-    ends = [one.stored.last_ts + one.identity["wall_offset_ns"] for one in rings.values()]
-    coordinator.write(finished=True, ended_wall_ns=max(ends, default=0), imported=dict(source))
+    ended = max((one.stored.last_ts + one.process.wall_offset_ns for one in rings), default=0)
+    coordinator.write(finished=True, ended_wall_ns=ended, imported=dict(source))
     coordinator.write_losses()
 
 
-def _write_process(store: Store, process: Imported, ring: int, number: int, world_size: int) -> RingReport:
-    n = len(process)
-    rank = -1 if process.rank is None else process.rank
-    pid = process.pid or number + 1
-    created = int(process.columns["ts"][0]) if n else 0
-    stored = Stored()
-    for start in range(0, max(n, 1), PART_ROWS):
-        batch = _batch(process, ring, start, min(start + PART_ROWS, n))
-        chunk = Chunk()
-        chunk.add(process.rank, created, pid, batch)
-        store.write(chunk)
-        stored = stored.joined(Stored.of(batch))
-    identity = dict(IDENTITY_FIELDS) | {
-        "rank": rank,
-        "world_size": world_size if rank >= 0 else -1,
-        "pid": pid,
-        "program": process.path.name[:4096],
-        "created_ns": created,
-        "wall_offset_ns": process.wall_offset_ns,
-        "closed": True,
-    }
-    return RingReport(identity, stored, n * EVENT_BYTES, final=True, not_seen=process.doubts)
+class _Ring:
+    """What is written of one process."""
+
+    def __init__(self, process: Process, at: int, session: str, world_size: int) -> None:
+        self.process = process
+        self.pid = process.pid or at + 1
+        self.id = int.from_bytes(hashlib.blake2b(f"{session}/{at}".encode(), digest_size=8).digest(), "little") or 1
+        self.stored = Stored()
+        self._world_size = world_size
+
+    def batch(self, columns: Columns) -> Batch:
+        """The next events."""
+        rows = len(columns["ts"])
+        batch = Batch(
+            ring=self.id,
+            offset=self.stored.rows * EVENT_BYTES,
+            length=rows * EVENT_BYTES,
+            n=rows,
+            round=0,
+            clock=0,
+            cols={name: _bytes(columns[name].astype(dtype, copy=False)) for name, dtype in EVENT_COLUMNS.items()},
+            **_NO_DEFINITIONS,
+            holes=0,
+            invalid=0 if self.stored.rows else self.process.left_out,
+        )
+        self.stored = self.stored.joined(Stored.of(batch))
+        return batch
+
+    def report(self) -> RingReport:
+        process = self.process
+        rank = -1 if process.rank is None else process.rank
+        identity = dict(IDENTITY_FIELDS) | {
+            "rank": rank,
+            "world_size": self._world_size if rank >= 0 else -1,
+            "pid": self.pid,
+            "program": process.path.name[:4096],
+            "created_ns": process.first_ts,
+            "wall_offset_ns": process.wall_offset_ns,
+            "closed": True,
+        }
+        return RingReport(identity, self.stored, self.stored.rows * EVENT_BYTES, final=True, not_seen=process.doubts)
 
 
-def _batch(process: Imported, ring: int, start: int, end: int) -> Batch:
-    defined = process.definitions if start == 0 else _NO_DEFINITIONS
-    return Batch(
-        ring=ring,
-        offset=start * EVENT_BYTES,
-        length=(end - start) * EVENT_BYTES,
-        n=end - start,
-        round=0,
-        clock=0,
-        cols={name: process.columns[name][start:end].astype(dtype).tobytes() for name, dtype in EVENT_COLUMNS.items()},
-        strings=defined["strings"],
-        frames=defined["frames"],
-        stacks=defined["stacks"],
-        holes=0,
-        invalid=process.left_out if start == 0 else 0,
-    )
+def _bytes(column: npt.NDArray[Any]) -> bytes:
+    """A column of a batch: of equal values it holds one."""
+    return (column[:1] if (column == column[0]).all() else column).tobytes()

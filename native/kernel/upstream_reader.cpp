@@ -64,6 +64,28 @@ bool is_key(std::string_view text) noexcept {
 
 // ---------------------------------------------------------------------------------------------- rows and cells
 
+UpstreamReader::UpstreamReader(bool keeps_ends, bool defines, const std::vector<std::string>& modules)
+    : keeps_ends_(keeps_ends), defines_(defines) {
+    for (const std::string& name : modules) modules_.emplace(name, static_cast<i64>(modules_.size()));
+}
+
+ImportedTable UpstreamReader::take() {
+    ImportedTable taken = std::exchange(table_, {});
+#define X(type, name) table_.name.reserve(taken.name.size() + taken.name.size() / 8);
+    MEMSCOPE_IMPORTED_COLUMNS(X)
+#undef X
+    return taken;
+}
+
+ImportedDefinitions UpstreamReader::take_definitions() {
+    for (auto* known : {&texts_, &frames_, &stack_ids_})
+        if (known->size() > kMostKnown) known->clear();
+    // A stack that is known has its frames defined; of one that is forgotten they are looked at again.
+    for (auto* known : {&python_stacks_, &native_stacks_})
+        if (known->size() > kMostKnown) known->clear();
+    return std::exchange(definitions_, {});
+}
+
 bool UpstreamReader::header(const std::vector<std::string_view>& names) {
     place_of_.fill(-1);
     columns_ = names.size();
@@ -290,7 +312,7 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
         }
         event.is_marked = has_attribute("inefficient_type");
         event.owner = intern(attribute("owner"));
-        event.module = number_or("MID", kNoModule);
+        event.module = module_of(attribute("owner"));
         if (attribute("alloc_type") == "create") event.flags |= static_cast<u8>(Flag::HANDLE);
         const std::string_view page = attribute("page_type");
         event.attr = page == "giant" ? 2 : page == "huge" ? 1 : 0;
@@ -399,6 +421,16 @@ bool UpstreamReader::has_attribute(std::string_view key) const noexcept {
 i64 UpstreamReader::number_or(std::string_view key, i64 otherwise) const noexcept {
     i64 number = otherwise;
     return to_number(attribute(key), number) ? number : otherwise;
+}
+
+// `CANN@HCCL@…`; where it names no module, MID tells the number.
+i64 UpstreamReader::module_of(std::string_view owner) const {
+    if (const std::size_t at = owner.find('@'); at != std::string_view::npos) {
+        const std::string_view behind = owner.substr(at + 1);
+        const auto known = modules_.find(std::string(behind.substr(0, behind.find('@'))));
+        if (known != modules_.end()) return known->second;
+    }
+    return number_or("MID", kNoModule);
 }
 
 void UpstreamReader::leave_out(const char* why, std::string_view text) {

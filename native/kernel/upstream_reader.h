@@ -30,7 +30,8 @@
 
 namespace memscope::kernel {
 
-// type, name. owner: string id of what the row says of the owner. module: number of CANN's module, 256: not told.
+// type, name. owner: string id of what the row says of the owner. module: number of CANN's module, which `CANN@<name>`
+// tells, or MID; 256: not told.
 // minus: 1 where the file gives the size a sign, as earlier versions did for a FREE.
 // allocation_id: of a row of a block; 0: it does not say, -1: it is no number. attr_at, attr_bytes: of a MALLOC of a
 // csv, where in the file the text of its Attr lies. is_marked: of a MALLOC, 1 where that has an inefficient_type.
@@ -70,9 +71,10 @@ struct ImportedTable {
 class UpstreamReader {
 public:
     static constexpr std::size_t kMostRowBytes = 4u << 20;
+    static constexpr std::size_t kMostKnown = 1u << 20;
 
-    explicit UpstreamReader(bool keeps_ends = false, bool defines = true)
-        : keeps_ends_(keeps_ends), defines_(defines) {}
+    // modules: names of CANN's, by number.
+    explicit UpstreamReader(bool keeps_ends = false, bool defines = true, const std::vector<std::string>& modules = {});
 
     // The names of a db's columns; a csv tells its own in the first line. False when one that is needed is missing:
     // `missing` is its name.
@@ -91,8 +93,9 @@ public:
     const std::string& first_left_out() const noexcept { return first_left_out_; }
 
     std::size_t waiting() const noexcept { return table_.kind.size(); }  // events until take()
-    ImportedTable take() noexcept { return std::exchange(table_, {}); }
-    ImportedDefinitions take_definitions() noexcept { return std::exchange(definitions_, {}); }
+    // What was read since it was asked for last. Of a file with more than kMostKnown texts an id may be defined again.
+    ImportedTable take();
+    ImportedDefinitions take_definitions();
 
 private:
     enum Column : u8 { ID, EVENT, TYPE, NAME, TIME, PID, TID, DEVICE, PTR, ATTR, STACK_PY, STACK_C, COLUMNS };
@@ -115,6 +118,7 @@ private:
     std::string_view attribute(std::string_view key) const noexcept;
     bool has_attribute(std::string_view key) const noexcept;
     i64 number_or(std::string_view key, i64 otherwise) const noexcept;
+    i64 module_of(std::string_view owner) const;
     void leave_out(const char* why, std::string_view text = {});
 
     u64 intern(std::string_view text);
@@ -124,7 +128,8 @@ private:
     u64 define_stack(FrameKind kind);
 
     const bool keeps_ends_, defines_;
-    u64 before_pending_ = 0;               // bytes of the csv before pending_
+    u64 before_pending_ = 0;  // bytes of the csv before pending_
+    std::unordered_map<std::string, i64> modules_;
     std::array<int, COLUMNS> place_of_{};  // of a column in a row; -1: it is not there
     std::size_t columns_ = 0;
     bool has_header_ = false, is_in_order_ = false, is_broken_ = false;

@@ -13,7 +13,7 @@ from msmemscope.errors import MemscopeError
 from msmemscope.imports import external_sort
 from msmemscope.imports.external_sort import Columns, Sorter
 
-ROWS = 5000
+ROWS = 2000
 
 
 @pytest.fixture(params=[(100, 16, 3), (1 << 18, 1 << 15, 32)], ids=["many runs", "one chunk"], autouse=True)

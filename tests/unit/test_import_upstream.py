@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,10 @@ import pytest
 import msmemscope
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, MemscopeError, UsageError
+from msmemscope.imports.external_sort import Columns
+from msmemscope.imports.imported import Definitions, Named, Process
 from msmemscope.imports.job import Request, import_job
-from msmemscope.imports.upstream_events import processes_of
+from msmemscope.imports.upstream_events import DumpEvents, read_dumps
 from msmemscope.imports.upstream_files import read_rows
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.tables.run import Run
@@ -85,6 +90,32 @@ def leaks(analysis: Analysis) -> list[tuple[str, tuple[int, ...], int]]:
     return [(one.kind, one.ranks, round(one.bytes_per_step)) for one in analysis.summary.findings if not one.is_note]
 
 
+@dataclass
+class Read:
+    process: Process
+    columns: Columns
+    definitions: Definitions
+
+
+def processes_of(paths: Sequence[Path], ranks: Sequence[int] = ()) -> list[Read]:
+    """What becomes of files before there are steps."""
+    defined: list[Definitions] = []
+    with closing(DumpEvents(paths[0].parent)) as events:
+        found = read_dumps(paths, events, defined.append, ranks)
+        pieces: dict[int, list[Columns]] = {}
+        for number, columns in events.pieces():
+            pieces.setdefault(number, []).append(columns)
+    definitions = {
+        kind: {name: b"".join(one[kind][name] for one in defined) for name in columns}
+        for kind, columns in defined[0].items()
+    }
+    return [
+        Read(one, {name: np.concatenate([piece[name] for piece in mine]) for name in mine[0]}, definitions)
+        for one in found
+        for mine in [pieces[one.number]]
+    ]
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_leak_is_found_in_a_csv_whose_rows_are_in_no_order(tmp_path: Path, shuffled: bool) -> None:
     dump = leaky()
@@ -116,7 +147,7 @@ def test_a_db_says_what_its_csv_says(tmp_path: Path) -> None:
     path = leaky().save(tmp_path / "memscope_dump_1.csv")
     database = tmp_path / "memscope_dump_1.db"
     _as_db(path, database)
-    csv, db = (processes_of([read_rows(one)])[0] for one in (path, database))
+    csv, db = (processes_of([one])[0] for one in (path, database))
     for name in csv.columns:
         assert np.array_equal(csv.columns[name], db.columns[name]), name
 
@@ -145,9 +176,9 @@ def test_ranks_are_given_or_stand_in_the_path(tmp_path: Path) -> None:
         dump = leaky(pid=7, kept=4096 if rank else 0)  # two hosts may have one pid
         paths.append(dump.save(tmp_path / f"rank{rank}" / "memscope_dump_1.csv"))
     assert leaks(imported(tmp_path, *paths)) == [("leak", (1,), 4096)]
-    assert [one.rank for one in processes_of([read_rows(path) for path in paths], [5, 3])] == [5, 3]
+    assert [one.process.rank for one in processes_of(paths, [5, 3])] == [5, 3]
     with pytest.raises(UsageError, match="both of rank 2: --ranks names one"):
-        processes_of([read_rows(path) for path in paths], [2, 2])
+        processes_of(paths, [2, 2])
 
 
 def test_every_kind_of_row_becomes_its_event(tmp_path: Path) -> None:
@@ -182,9 +213,10 @@ def test_every_kind_of_row_becomes_its_event(tmp_path: Path) -> None:
     )
     dump.add("OOM_DETAIL", "OOM_TRIGGER", name="OOM_Trigger", attr="{func:halMemAlloc,req_size:12345,flag:1}")
     dump.add("OOM_DETAIL", "OOM_TOP_ALLOC", name="OOM_TopAlloc", attr="{pool:PTA,ptr:0x1,size:1,timestamp:1}")
-    read = read_rows(dump.save(tmp_path / "memscope_dump_1.csv"))
+    path = dump.save(tmp_path / "memscope_dump_1.csv")
+    read = read_rows(path)
     assert (read.left_out, read.derived) == (0, 1)
-    (process,) = processes_of([read])
+    (process,) = processes_of([path])
     columns = process.columns
     kinds = [
         Kind.SYSTEM,
@@ -203,7 +235,6 @@ def test_every_kind_of_row_becomes_its_event(tmp_path: Path) -> None:
     ]
     assert columns["kind"].tolist() == kinds
     from msmemscope.analysis.owners import owner_of, page_type
-    from msmemscope.imports.imported import Named
 
     text = Named(process.definitions).text
     assert text(int(columns["name"][2])) == "torch._ops.aten.add, out"
@@ -223,7 +254,7 @@ def test_tensors_of_the_cpu_have_nothing_reserved(tmp_path: Path) -> None:
     dump.memory("MALLOC", 0x1000, 100)
     dump.memory("MALLOC", 0x2000, 100, kind="HOST")
     dump.memory("FREE", 0x2000, 100, kind="HOST")
-    (process,) = processes_of([read_rows(dump.save(tmp_path / "memscope_dump_1.csv"))])
+    (process,) = processes_of([dump.save(tmp_path / "memscope_dump_1.csv")])
     assert process.columns["total"].tolist() == [1 << 21, UNKNOWN, UNKNOWN]
 
 
@@ -236,12 +267,12 @@ def test_rows_of_no_device_count_once_and_a_file_given_twice_is_refused(tmp_path
     second.lines += [""]  # so that IDs go on
     second.memory("MALLOC", 0x9000, 100)
     paths = [first.save(tmp_path / "memscope_dump_1.csv"), second.save(tmp_path / "memscope_dump_2.csv")]
-    (process,) = processes_of([read_rows(path) for path in paths])
+    (process,) = processes_of(paths)
     assert sorted(process.columns["kind"].tolist()) == [Kind.MALLOC, Kind.MALLOC, Kind.SYSTEM]
     copy = tmp_path / "memscope_dump_3.csv"
     copy.write_bytes(paths[0].read_bytes())
     with pytest.raises(InputError, match=r"_1\.csv and .*_3\.csv both have the row with ID 1 of process 7"):
-        processes_of([read_rows(one) for one in (paths[0], copy)])
+        processes_of([paths[0], copy])
 
 
 @pytest.mark.parametrize(
@@ -264,10 +295,11 @@ def test_rows_of_no_device_count_once_and_a_file_given_twice_is_refused(tmp_path
 def test_a_row_that_cannot_be_used_is_left_out_and_told_with_its_place(tmp_path: Path, row: str, why: str) -> None:
     dump = leaky(steps=3)
     dump.lines.insert(2, row)
-    read = read_rows(dump.save(tmp_path / "memscope_dump_1.csv"))
+    path = dump.save(tmp_path / "memscope_dump_1.csv")
+    read = read_rows(path)
     assert read.left_out == 1
     assert read.first_left_out.startswith("row 3 (line 7): " + why)  # two rows before it have call stacks
-    assert "1 rows of memscope_dump_1.csv, the first: row 3" in processes_of([read])[0].doubts["rows"]
+    assert "1 rows of memscope_dump_1.csv, the first: row 3" in processes_of([path])[0].process.doubts["rows"]
 
 
 def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -331,7 +363,7 @@ def test_damage_gives_an_error_or_rows_and_nothing_else(tmp_path: Path) -> None:
             damaged[chance.randrange(len(damaged))] = chance.choice(b'",\n{}:x0-\x00\xff')
         (tmp_path / "memscope_dump_2.csv").write_bytes(damaged[: chance.randrange(len(damaged))])
         try:
-            processes_of([read_rows(tmp_path / "memscope_dump_2.csv")])
+            processes_of([tmp_path / "memscope_dump_2.csv"])
         except MemscopeError:
             continue
 
