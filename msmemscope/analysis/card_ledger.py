@@ -6,6 +6,7 @@ In: levels and owners of the process's pools, the blocks that were alive, a samp
       other processes           of it what is not this process's
       process                   as the driver says; where it does not, what was recorded
         CANN@HCCL, ...          memory from the driver, by the part of CANN that asked; less what pools have of it
+          hccl_world_group, ... of HCCL, by the communicator that it serves
         PTA, PTA_WORKSPACE, ... what a pool has from the driver, as it says itself
           allocated             by its blocks, and whose they are
           fragmented            free in segments that hold a block: they cannot go back to the driver
@@ -85,14 +86,13 @@ def card_ledger(
         name = _POOLS_MODULE if Pool.HAL in pools else pool_name(Pool.CUDA_DRIVER)
         modules = ({**driver} if Pool.HAL in pools else {}) | {name: outside - reserved}
         less = "a pool has segments that were not seen" if outside < reserved else ""
-        entries = [
-            *(
-                Entry((CARD, PROCESS, module), size, less if module == name else "")
-                for module, size in sorted(modules.items(), key=lambda one: (-one[1], one[0]))
-                if size
-            ),
-            *entries,
-        ]
+        named = _named(of_owners.get(Pool.HAL, {}))
+        of_modules: list[Entry] = []
+        for module, size in sorted(modules.items(), key=lambda one: (-one[1], one[0])):
+            if size:
+                of_modules.append(Entry((CARD, PROCESS, module), size, less if module == name else ""))
+                of_modules += _within(of_modules[-1], named.get(module, {}))
+        entries = [*of_modules, *entries]
     recorded = sum(entry.bytes or 0 for entry in entries if len(entry.path) == 3)
     held = use.process_used
     whole = Entry((CARD, PROCESS), recorded if held is None else held, "as recorded" if held is None else "")
@@ -162,6 +162,26 @@ def _driver_by_sums(pools: Mapping[int, PoolLevel], of_owners: Mapping[int, Mapp
         if not by_module and pools[pool].allocated:
             found[pool_name(pool)] += pools[pool].allocated
     return dict(found)
+
+
+def _named(of_driver: Mapping[Path, int]) -> dict[str, dict[str, int]]:
+    """By part of CANN what its bytes are for, where it is known. What the program took is divided by nobody: pools have
+    most of it."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for (module, *names), size in of_driver.items():
+        if names and module != _POOLS_MODULE:
+            found[module]["@".join(names)] = size
+    return found
+
+
+def _within(whole: Entry, named: Mapping[str, int]) -> Iterator[Entry]:
+    """The parts of a part of CANN, if any is known."""
+    if not named:
+        return
+    for name, size in sorted(named.items(), key=lambda one: (-one[1], one[0])):
+        yield Entry((*whole.path, name), size)
+    if rest := (whole.bytes or 0) - sum(named.values()):
+        yield Entry((*whole.path, UNATTRIBUTED), rest)
 
 
 def _pool_entries(

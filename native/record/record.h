@@ -59,7 +59,8 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
       "name: label, of what its thread allocates from now on; aux: level, 1 component, 2 process, 3 and 4 details, 5 " \
       "the program's own")                                                                                             \
     X(LABEL_POP, 32, "as LABEL_PUSH: takes it back")                                                                   \
-    X(LABEL_ADDR, 33, "name: label; aux: level, 5 to 7 the program's own; ptr: address inside the labelled block")     \
+    X(LABEL_ADDR, 33,                                                                                                  \
+      "name: label; aux: level, as LABEL_PUSH, 5 to 7 the program's own; ptr: address inside the labelled block")      \
     X(USAGE, 34, "size: RSS of the process; used, total: of the device; ptr: process's bytes on the device")           \
     X(SNAPSHOT, 35,                                                                                                    \
       "name; used, total: allocated, reserved; ptr, size: their peaks; attr: free device memory; aux: all of the "     \

@@ -8,6 +8,7 @@
 #include "hook/guard.h"
 #include "hook/patch.h"
 #include "source/driver_memory.h"
+#include "source/hccl_memory.h"
 #include "source/outermost.h"
 
 namespace memscope {
@@ -98,7 +99,9 @@ Status allocate(const std::atomic<void*>& original, void** out, u64 size, u64 wo
     if (status == kOutOfMemory) {
         request_failed(block_of(0, size, word, "halMemAlloc"), kOutOfMemory);
     } else if (out != nullptr && *out != nullptr) {
-        driver_gave(Named::BLOCK, block_of(reinterpret_cast<u64>(*out), size, word, "halMemAlloc"));
+        const u64 ptr = reinterpret_cast<u64>(*out);
+        driver_gave(Named::BLOCK, block_of(ptr, size, word, "halMemAlloc"));
+        if (t_hccl_call != nullptr && word >> kModuleShift == kHcclModule) t_hccl_call->took(ptr);
     }
     return status;
 }

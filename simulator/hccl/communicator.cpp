@@ -99,7 +99,7 @@ HcclResult HcclCommDestroy(void* handle) {
 }
 
 SIM_API HcclResult HcclGetCommName(void* handle, char* name) {
-    strcpy(name, communicator_of(handle)->name);
+    strcpy(name, communicator_of(handle)->name + 1);  // without the slash of its shared memory
     return HCCL_OK;
 }
 

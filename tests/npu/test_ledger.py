@@ -18,6 +18,7 @@ from msmemscope.analysis.ledger_entries import require_sums
 from msmemscope.tables.run import Run
 
 BASE_MIB = 1000
+HCCL_MIB = 200  # each of a communicator's two buffers
 
 
 @pytest.mark.parametrize("expandable", [False, True])
@@ -36,6 +37,7 @@ def test_the_cards_bytes_add_up_to_what_the_driver_counts(on_npu: OnNpu, tmp_pat
                 parts[row["rank"], row["device"]][row["part"]] = int(row["bytes"])
     with (path / "cluster/peak.csv").open(newline="") as file:
         peaks = [row for row in csv.DictReader(file) if row["pool"] == "PTA"]
+    names: list[set[str]] = []
     for rank in ("0", "1"):
         truth: dict[str, Any] = json.loads(Path(f"{tmp_path / 'truth'}.{rank}").read_text())
         found = parts[rank, f"npu:{rank}"]
@@ -45,13 +47,19 @@ def test_the_cards_bytes_add_up_to_what_the_driver_counts(on_npu: OnNpu, tmp_pat
         assert found["card/process/PTA"] == truth["reserved"]
         assert found["card/process/PTA/allocated"] == truth["allocated"]
         assert found["card/process/residual"] == 0
-        assert found["card/process/CANN@HCCL"] > 0
+        communicators = [part for part in found if part.startswith("card/process/CANN@HCCL/")]
+        assert [found[part] for part in communicators] == [2 * HCCL_MIB << 20] * 2
+        assert found["card/process/CANN@HCCL"] == 4 * HCCL_MIB << 20
+        names.append({part.rpartition("/")[2] for part in communicators})
         assert found["card/process/CANN@RUNTIME"] > 0
         free = found.get("card/process/PTA/fragmented", 0) + found.get("card/process/PTA/cached", 0)
         assert free == truth["reserved"] - truth["allocated"]
         assert truth["total"] == 65536 << 20
         assert {int(row["pool_bytes"]) for row in peaks} == {truth["peak"]}
         assert sum(int(row["bytes"]) for row in peaks if row["by"] == "line") == truth["peak"]
+
+    assert names[0] == names[1]
+    assert len(names[0]) == 2
 
     run = Run(path)
     folded = fold(run)

@@ -16,9 +16,18 @@ OWN = 270 * MIB  # of the process, as it was recorded
 
 
 def card(rank: Process, *, hidden: int = 0, others: int = 4 * GIB) -> None:
-    """200 MiB of HCCL, 10 MiB of RUNTIME, a pool of 60 MiB with 21 MiB of blocks, `hidden` bytes that nobody saw."""
-    for size, module in ((200 * MIB, HCCL), (10 * MIB, RUNTIME), (60 * MIB, APP)):
-        rank.alloc(size, place("model.py:12 build"), pool=Pool.HAL, attr=module)
+    """200 MiB of HCCL, of which two communicators have 190, 10 MiB of RUNTIME, a pool of 60 MiB with 21 MiB of blocks,
+    `hidden` bytes that nobody saw."""
+    for size, module, name in (
+        (150 * MIB, HCCL, "world"),
+        (40 * MIB, HCCL, "tp"),
+        (10 * MIB, HCCL, ""),
+        (10 * MIB, RUNTIME, ""),
+        (60 * MIB, APP, ""),
+    ):
+        block = rank.alloc(size, place("model.py:12 build"), pool=Pool.HAL, attr=module)
+        if name:
+            rank.own(block, name, level=3)
     with rank.label("weights"):
         rank.alloc(19 * MIB, place("model.py:12 build"), reserved=60 * MIB)
     rank.alloc(2 * MIB, place("train.py:30"), reserved=60 * MIB)
@@ -39,6 +48,9 @@ def parts(rank: int = 0, *, others: int = 4 * GIB, residual: int = 0) -> Check:
             "card/other processes": others,
             "card/process": own,
             "card/process/CANN@HCCL": 200 * MIB,
+            "card/process/CANN@HCCL/world": 150 * MIB,
+            "card/process/CANN@HCCL/tp": 40 * MIB,
+            "card/process/CANN@HCCL/unattributed": 10 * MIB,
             "card/process/CANN@RUNTIME": 10 * MIB,
             "card/process/PTA": 60 * MIB,
             "card/process/PTA/allocated": 21 * MIB,

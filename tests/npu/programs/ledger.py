@@ -36,9 +36,11 @@ def main() -> None:
     rank = dist.get_rank()
     device = f"npu:{rank}"
     torch.npu.set_device(rank)
+    both = dist.new_group([0, 1])  # a communicator of its own
     kept = [torch.ones(size << 18, device=device) for size in (1, 7, 40)]  # MiB
     for _ in range(STEPS):
         dist.all_reduce(kept[0])
+        dist.all_reduce(kept[1], group=both)
         torch.ones(60 << 18, device=device)
         torch.npu.synchronize()
         msmemscope.step()

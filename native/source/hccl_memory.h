@@ -1,0 +1,23 @@
+// For which communicator HCCL asks the driver for memory: its call on this thread knows, the driver does not.
+#pragma once
+
+#include "record/record.h"
+
+namespace memscope {
+
+inline constexpr u32 kHcclModule = 3;  // in HAL's flag word
+
+// What the driver gave HCCL within a call of the program's.
+struct HcclCall {
+    static constexpr u32 kMost = 16;  // two buffers and some tables; more are HCCL's, of no communicator by name
+    u64 taken[kMost];
+    u32 count = 0;
+
+    void took(u64 ptr) noexcept {
+        if (count < kMost) taken[count++] = ptr;
+    }
+};
+
+extern __thread HcclCall* t_hccl_call;  // the outermost one; nullptr: none
+
+}  // namespace memscope
