@@ -199,6 +199,31 @@ def test_a_promise_is_what_the_judge_says_of_the_site_continued():
     assert np.median(ratios) >= 0.4
 
 
+@pytest.mark.parametrize("at", [44, 64, 72, 82])
+def test_what_comes_in_epochs_is_decided_when_the_epochs_have_shown_a_rhythm(at: int):
+    """Five steps at the end of each epoch of 22 keep a block each: from two epochs on that is gone by."""
+    birth = np.concatenate([np.arange(18, 23) + 22 * n for n in range(10)])
+    case = Case(220, birth, np.full(50, NEVER), np.full(50, 4096), np.ones(50, bool))
+    claim = said(families.until(case, at))
+    assert claim.kind == GROWTH
+    assert "free" not in claim.reason  # nothing was
+    later = ((n, judge(families.statistics(families.until(case, n)))) for n in range(at, 220))
+    first = next(n for n, one in later if one is not None and one.kind == LEAK)
+    assert claim.steps_to_decide == pytest.approx(first - at, abs=3)
+
+
+def test_one_cluster_says_nothing_of_the_next():
+    claim = said(blocks(24, (15, 22, 0, 4096)))
+    assert (claim.kind, claim.reason, claim.steps_to_decide) == (GROWTH, "nothing new was kept of late", None)
+
+
+def test_a_leak_of_ever_new_sizes_admits_the_cache_that_looks_the_same():
+    sizes = (np.random.default_rng(5).permutation(2000)[:100] + 1) * 512
+    claim = said(Case(100, np.arange(1, 101), np.full(100, NEVER), sizes, np.ones(100, bool)))
+    assert claim.kind == LEAK
+    assert claim.reason.endswith("and a cache with an entry for each of many more than 1,024 sizes looks the same")
+
+
 def test_growth_by_replacement_is_growth():
     steps = np.arange(1, 41)
     claim = said(Case(40, steps, steps + 1, steps * 4096, np.zeros(40, bool)))

@@ -161,6 +161,8 @@ def _obstacle(stats: SiteStats, follow: FollowUp, supply: Supply, last: int, lim
     if forgets(stats, supply, last):
         return _Obstacle("its oldest blocks are freed, as those of a full container are", full=True)
     if not level_follows(stats, follow.age_in_places(stats), supply, last, limits):
+        if not stats.freed_blocks[supply.begin :].any():
+            return _Obstacle("nothing new was kept of late", open=False)
         return _Obstacle("it frees old blocks by now, as a full container does", max(last // 4, 4), full=True)
     if follow.p_value > alpha:
         return _Obstacle("blocks that live for two runs look the same")
@@ -270,7 +272,9 @@ def _replaced(stats: SiteStats, last: int) -> Claim | None:
         return None
     blocks = stats.level_blocks
     larger = blocks[last] <= max(blocks[1 : last // 2 + 1].max(), 1)
-    reason = LARGER if larger else "more blocks are made than freed, and old ones are freed"
+    reason = LARGER if larger else "more blocks are made than freed"
+    if not larger and stats.old_blocks.any():
+        reason += ", and old ones are freed"
     return Claim(
         kind=GROWTH,
         confidence=0.2,
@@ -300,6 +304,8 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
 def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> tuple[str, str]:
     """The reason, and what of it is so only as long as nobody knows who holds the blocks."""
     alike = f", and a container of more than {int(supply.counts.sum()):,} looks the same"
+    if supply.entries:
+        alike = f", and a cache with an entry for each of many more than {supply.entries:,} sizes looks the same"
     if not stats.gone_blocks[supply.begin :].any():
         return f"no block of it was ever freed{alike}", alike
     if not follow.deaths:

@@ -41,6 +41,8 @@ class Supply:
     """The greatest power that a cache with so many hits may have."""
     p_by_size: float
     """Of so few repetitions, if each size were kept once; 0 where all have one size, or sizes only rise."""
+    entries: int
+    """Of the cache that this is said of; 0 for none."""
     steady_but_for_sizes: bool
     """As many each time, but of so many sizes that a cache with an entry for each looks the same."""
 
@@ -68,7 +70,9 @@ def find_supply(stats: SiteStats, age: int, last: int, limits: Limits) -> Supply
     if len(heads) > 3 and len(heads) < len(events) and of_beats[-1] < of_beats[-2]:
         of_beats = of_beats[:-1]  # an epoch that goes on
     due = typical(of_beats) * (round(int(events[heads[len(of_beats) - 1]] - begin) / (rhythm or 1)) + 1)
-    by_size = _p_by_size(sizes, due, max(due - int(of_beats.sum()), 0), limits.sizes)
+    missing = max(due - int(of_beats.sum()), 0)
+    entries = _entries(sizes, missing, limits.sizes)
+    by_size = poisson_at_most(missing, due**2 / (2 * entries)) if entries else 0.0
     same_sizes = by_size <= limits.alpha_sizes
     dispersion = _dispersion(counts[begin : end + 1]) if same_sizes else 1.0
     rarer = _rarer(stats, counts[begin : end + 1], begin)
@@ -90,6 +94,7 @@ def find_supply(stats: SiteStats, age: int, last: int, limits: Limits) -> Supply
         shape=shape,
         shape_of_a_cache=rarer,
         p_by_size=by_size,
+        entries=entries,
         steady_but_for_sizes=steady and not regular,
     )
 
@@ -123,8 +128,8 @@ def _p_filling(counts: Ints, rarer: float, dispersion: float) -> tuple[float, fl
     return gamma_at_most(total / dispersion, rarer * logs / dispersion), (total - 1) / max(logs, 1e-9)
 
 
-def _p_by_size(sizes: Floats, asked: int, missing: int, most: int) -> float:
-    """The chance of what was kept and what is missing, were it a cache with an entry for each size.
+def _entries(sizes: Floats, missing: int, most: int) -> int:
+    """Of the cache with an entry for each size that must be refuted; 0 where all have one size, or sizes only rise.
 
     Of n look-ups for K entries of equal chance n² / 2K find what was made before; where the chances are unequal it is
     more. As many entries as there are sizes, by how many of them came again (`richness`), four times as many where some
@@ -132,9 +137,8 @@ def _p_by_size(sizes: Floats, asked: int, missing: int, most: int) -> float:
     """
     distinct = len(np.unique(sizes))
     if distinct == 1 or _rising(sizes):
-        return 0.0
-    entries = min(richness(len(sizes), distinct) * (4 if missing else 1), most)
-    return poisson_at_most(missing, asked**2 / (2 * entries))
+        return 0
+    return int(min(richness(len(sizes), distinct) * (4 if missing else 1), most))
 
 
 def richness(count: int, distinct: int) -> float:
@@ -167,9 +171,24 @@ def unbroken(events: Ints) -> Ints:
     longest = np.maximum.accumulate(gaps)
     breaks = np.flatnonzero(gaps[3:] > 3 * longest[2:-1] + 1) + 3
     for at in breaks[:8].tolist():
-        if np.count_nonzero(2 * gaps >= gaps[at]) < 3:  # else it is the rhythm of epochs
+        if np.count_nonzero(2 * gaps >= gaps[at]) < 3 and cycle(events) is None:  # else it is the rhythm of epochs
             return events[len(events) - 1 - at :]
     return events
+
+
+def cycle(events: Ints, clusters: int = 3) -> int | None:
+    """Places from cluster to cluster, where the events come in so many clusters or more, at equal distances and with
+    pauses out of all proportion to the gaps within. It is no proof of a rhythm yet. None where they do not."""
+    gaps = np.diff(events)
+    if len(gaps) < clusters:
+        return None
+    pause = 3 * int(np.bincount(gaps).argmax()) + 1
+    heads = events[np.append(True, gaps > pause)]
+    if len(heads) < clusters or gaps[gaps <= pause].max(initial=1) > pause // 2:
+        return None
+    distances = np.diff(heads)
+    usual = int(np.median(distances))
+    return usual if np.abs(distances - usual).max() <= max(1, usual // 20) else None
 
 
 def _without_start(events: Ints, counts: Ints) -> Ints:
