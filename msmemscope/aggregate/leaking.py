@@ -55,7 +55,8 @@ class LeakingFiles:
         found: dict[int, dict[str, list[int]]] = {tracked.processes[number].ring: {} for number in judged}
         if not blocks:
             return dict.fromkeys(found, "{}")
-        stacks = [stack for one in analysis.summary.leaks for stack in one.evidence.get("stacks", ())]
+        told = (*analysis.summary.leaks, *analysis.summary.small_leaks)
+        stacks = [stack for one in told for stack in one.evidence.get("stacks", ())]
         wanted = {int(stack, 16): stack for stack in stacks[:_MOST_STACKS]}
         ids = np.where(blocks["stack_py"] != 0, blocks["stack_py"], blocks["stack_c"])
         rows = np.flatnonzero(np.isin(ids, np.array(list(wanted), np.uint64)))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from msmemscope.tables.run import Frame
 
 LEAK = "leak"
+SMALL_LEAK = "small_leak"
 LEAK_CANDIDATE = "leak_candidate"
 GROWTH = "growth"
 LEVEL = "level"

@@ -54,12 +54,13 @@ class Holders:
 
     def of(self, leaks: Sequence[Leak]) -> list[dict[str, Any]]:
         """Who holds the blocks of these sites, JSON-ready, the most frequent first: `text`, `found` of so many tensors
-        looked at (`of`), in how many `processes`; `items` and `bound` of a container, where it was told first."""
+        looked at (`of`), in how many `processes`; `items` and `bound` of a container and `passes` of
+        a graph, where it was told first."""
         found: dict[str, dict[str, Any]] = {}
         for process, mine in _by_process(leaks).items():
             for one in self._of_process(process, mine):
                 entry = {"text": one.text or UNSEEN, "found": 0, "of": 0, "processes": 0}
-                entry |= {"items": one.items, "bound": one.bound}
+                entry |= {"items": one.items, "bound": one.bound, "passes": one.passes}
                 known = found.setdefault(_COUNT.sub("", one.text), entry)
                 known["found"] += one.found
                 known["of"] += one.of

@@ -7,7 +7,7 @@ In: findings with their figures and evidence. Out: words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from msmemscope.analysis.findings import (
     LEAK_CANDIDATE,
     LEVEL,
     LOST_RELEASES,
+    SMALL_LEAK,
     TOO_FEW_STEPS,
     Finding,
     Row,
@@ -29,8 +30,11 @@ from msmemscope.analysis.findings import (
     source_line,
 )
 from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.small_leaks import ON_THE_HEAP, holds_a_graph, said_of
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of
 
+LITTLE = 16 << 10
+"""Bytes per step, below which a graph costs more by its nodes than by its tensors."""
 _SURE = 0.95  # of claims with this confidence at least so many are true; what is less sure says why
 _FORESEEN = 200  # times as many steps as were judged: how far ahead the end of memory is told
 _MUCH_AFTER_STEPS = 0.25  # of all allocations: "no leak" says little then
@@ -121,6 +125,8 @@ def verdict(judged: Judged) -> str:
         said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
     else:
         said = f"no leak found{_within(judged)}"
+    if not leaks and not candidates and (small := said_of(judged.findings)):
+        said += f", but {small}"
     if any(one.kind == LOST_RELEASES for one in judged.findings):
         said += ", but for what dropped releases hide"
     if growing and not candidates:
@@ -145,7 +151,9 @@ def remark(judged: Judged) -> Remark | None:
     where = "" if judged.subjects is None else f" in {' and '.join(one.label for one in judged.subjects)}"
     unseen = _share_after_steps(judged)
     if unseen < _MUCH_AFTER_STEPS:
-        return Remark(f"No leak was found{where}{_within(judged)}.", tone="good")
+        small = [one for one in notes if one.kind == SMALL_LEAK]
+        more = f" of {format_bytes(small[0].evidence['below'])} per step or more" if small else ""
+        return Remark(f"No leak{more} was found{where}{_within(judged)}.", tone="good")
     last = max(tracked.last_complete_step.values())
     return Remark(
         f"No leak was found{where} in steps {min(tracked.first_step.values())}-{last}, but {unseen:.0%} of the "
@@ -220,6 +228,8 @@ def _leak_sentence(finding: Finding) -> str:
         total += f", since step {finding.first_step:,}"
     parts.append(total)
     parts += _held_by(finding)
+    if finding.bytes_per_step < LITTLE and holds_a_graph(finding):
+        parts.append(ON_THE_HEAP)
     if ran_out := evidence.get("ran_out"):
         limit = format_bytes(ran_out["limit"])
         parts.append(f"{ran_out['on']} ran out in step {ran_out['step']:,}: it may map {limit} in all (RLIMIT_AS)")
@@ -325,8 +335,8 @@ _KEPT_TOGETHER = {
 }
 
 
-def advice_on(cause: Cause, *, is_held: bool = False) -> str:
-    """What to do. is_held: the sentence says who holds the blocks."""
+def advice_on(cause: Cause, holders: Sequence[Mapping[str, Any]] = ()) -> str:
+    """What to do. holders: who holds the blocks, as in the evidence."""
     sample = cause.largest
     if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
         return (
@@ -337,13 +347,18 @@ def advice_on(cause: Cause, *, is_held: bool = False) -> str:
     if cause.absorbed:
         parts = sum(len(part.leaks) for part in cause.absorbed)
         return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
+    if any(one["passes"] for one in holders[:1]):
+        return (
+            "The tensor kept keeps its autograd graph, back to the first iteration: keep tensor.detach() or "
+            "tensor.item() instead."
+        )
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]
     is_named = not frame.function.rpartition(".")[2].startswith("<")  # not <module>, <lambda>, <listcomp>
     maker = f"{frame.function}() makes" if frame.function and is_named else "are made"
     when = "in time" if sample.claim.per_minute else "at each step"
-    if is_held:
+    if holders:
         return f"Clear or bound what holds the blocks that {maker} here {when}."
     find = f"Find what still refers to the blocks that {maker} here, and clear or bound it {when}"
     return f"{find} (--holders step looks for it while the program runs)."

@@ -10,6 +10,7 @@ states the result. What a step is: blocks.py; whose ranks and processes: subject
     LEAK_CANDIDATE  a warning: the run is too short, and something was kept in each of its steps
     GROWTH          a warning: what is held rises, and may yet stop; the finding says what would decide it
     LEVEL           a note: it rose for long and has stopped
+    SMALL_LEAK      a note: leaks that keep less than min_bytes_per_step, together (small_leaks.py)
 
 Keys of `evidence`, of those kinds:
     reason          why no more is claimed; of a leak, what it rests on. A clause
@@ -25,7 +26,8 @@ Keys of `evidence`, of those kinds:
     stacks          their ids, 16 hexadecimal digits each, those of the line itself first
     holders         who holds the blocks, as processes found out: text, found (tensors held so) of how many (`of`)
                     that were looked at, processes (how many say so), items and bound (of a container: how much it
-                    held, and may hold at most; else 0); empty when nobody looked or it is not known
+                    held, and may hold at most; else 0), passes (of a graph: how many forward passes; else 0); empty
+                    when nobody looked or it is not known
     bound           of growth or a level that lies in a container with a bound: its items when it was looked at, at
                     most so many, bytes of these blocks when it is full, and the step in which it is
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
@@ -73,6 +75,7 @@ from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.outlook import Outlook
 from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.short_runs import too_few_steps
+from msmemscope.analysis.small_leaks import holds_a_graph, note_on_small_leaks
 from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
@@ -94,8 +97,9 @@ class LeakOptions:
     """What the analysis may be told."""
 
     min_bytes_per_step: float = 1024.0
-    """A cause that keeps less per step and rank is not reported: a list of scalar losses is no leak worth a word (a
-    device pool's smallest block is 512 bytes). Applied to whole causes, not to single sites."""
+    """A cause that keeps less per step and rank is no finding of its own: a list of scalar losses is no leak worth more
+    than a note (a device pool's smallest block is 512 bytes). Applied to whole causes, not to single sites; not to what
+    holds an autograd graph that grows, whose nodes are in no allocator's figures."""
     min_steps: int = LIMITS.few_steps
     """Complete steps after the first iteration below which the report says that they are too few; not less than 12."""
 
@@ -139,8 +143,11 @@ def find_leaks(
         else:
             one = _finding(cause, LEVEL if bound.is_full else GROWTH, tracked.subjects, holders, with_all)
             found.append(bounded(one, bound))
-    found = [worded(one) for one in found if _rate(one) >= options.min_bytes_per_step]
+    least = options.min_bytes_per_step
+    small = [one for one in found if one.kind == LEAK and _rate(one) < least and not holds_a_graph(one)]
+    found = [worded(one) for one in found if _rate(one) >= least or (one.kind == LEAK and holds_a_graph(one))]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
+    found += note_on_small_leaks(map(worded, small), least, tracked.subjects.ranks)
     found += note_on_lost_releases(tracked, view.unclaimed)
     return found + too_few_steps(tracked, max(options.min_steps, LIMITS.few_steps))
 
@@ -361,7 +368,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, holders: Holders | Non
         line=line,
         function=function,
         evidence=evidence,
-        advice=advice_on(cause, is_held=bool(held_by)) if kind != LEVEL else "",
+        advice=advice_on(cause, held_by) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),

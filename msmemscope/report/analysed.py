@@ -32,7 +32,7 @@ class Analysis:
     tracked: Tracked
     summary: Summary
     judged: tuple[Judged, ...] = ()  # in the order in which they are told
-    # MEMSCOPE_LIVE_COLUMNS of the blocks that were alive when the last complete step ended; {} where none leaks.
+    # MEMSCOPE_LIVE_COLUMNS of the blocks that were alive when the last complete step ended; {} where nothing leaks.
     leaked: Table = field(default_factory=dict)
 
 
@@ -71,7 +71,8 @@ def analyse(
     judged = sorted(registry.judge(tables, wanted), key=lambda one: one.analyzer.order)
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, judged)
-    return Analysis(run, tracked, summary, tuple(judged), tables.alive[0] if summary.leaks else {})
+    told = summary.leaks or summary.small_leaks
+    return Analysis(run, tracked, summary, tuple(judged), tables.alive[0] if told else {})
 
 
 def _options_of(settings: Config) -> dict[str, dict[str, str]]:

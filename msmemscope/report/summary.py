@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope.analysis.findings import Finding, device_name, fold_ranks, pool_name
+from msmemscope.analysis.findings import SMALL_LEAK, Finding, device_name, fold_ranks, pool_name
 from msmemscope.analysis.registry import OWN
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of, last_steps
@@ -96,6 +96,11 @@ class Summary:
     def leaks(self) -> tuple[Finding, ...]:
         """Those whose memory is proven to be kept for ever."""
         return tuple(one for one in self.findings if one.is_kept)
+
+    @property
+    def small_leaks(self) -> tuple[Finding, ...]:
+        """Notes on leaks that keep little."""
+        return self.of_kind(SMALL_LEAK)
 
     def of_kind(self, kind: str) -> tuple[Finding, ...]:
         """The findings of one kind."""

@@ -32,6 +32,7 @@ from msmemscope.analysis.findings import (
     LEAK_CANDIDATE,
     LEVEL,
     LOST_RELEASES,
+    SMALL_LEAK,
     Finding,
     fold_ranks,
     ranks_text,
@@ -57,8 +58,8 @@ def everything(job: Job, **options: object) -> list[Finding]:
 
 
 def leaks(job: Job, **options: object) -> list[Finding]:
-    """What is found, but that a level has been reached."""
-    return [one for one in everything(job, **options) if one.kind != LEVEL]
+    """What is found, but that a level has been reached, or that a list of scalars is kept."""
+    return [one for one in everything(job, **options) if one.kind not in (LEVEL, SMALL_LEAK)]
 
 
 def keep(worker: Worker, size: int, *, line: int = PLANTED) -> Block:
@@ -884,9 +885,12 @@ def test_smallest_leak_worth_a_word():
         keep(worker, 1000)
 
     job = train(Job(), plant=plant)
-    assert leaks(job) == []
-    (found,) = leaks(job, options=LeakOptions(min_bytes_per_step=500))
-    assert found.bytes_per_step == 1000
+    (note,) = everything(job)
+    assert (note.kind, note.is_note, note.bytes_per_step) == (SMALL_LEAK, True, 1000)
+    assert note.sentence.endswith("1000 B from train.py:50; 9.5 MiB in 10,000 steps.")
+    assert [row.cells["kind"] for row in note.rows] == [SMALL_LEAK]
+    (found,) = everything(job, options=LeakOptions(min_bytes_per_step=500))
+    assert (found.kind, found.bytes_per_step) == (LEAK, 1000)
 
 
 def test_without_call_stacks_the_pool_itself_is_accused():

@@ -162,7 +162,7 @@ def _obstacle(stats: SiteStats, follow: FollowUp, supply: Supply, last: int, lim
         return _Obstacle("its oldest blocks are freed, as those of a full container are", full=True)
     if not level_follows(stats, follow.age_in_places(stats), supply, last, limits):
         if not stats.freed_blocks[supply.begin :].any():
-            return _Obstacle("nothing new was kept of late", open=False)
+            return _Obstacle("nothing new was kept of late", full=True)
         return _Obstacle("it frees old blocks by now, as a full container does", max(last // 4, 4), full=True)
     if follow.p_value > alpha:
         return _Obstacle("blocks that live for two runs look the same")

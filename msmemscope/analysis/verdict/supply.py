@@ -19,6 +19,9 @@ from msmemscope.analysis.verdict.sums import SiteStats
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_MANY = 3
+"""Events of a cluster that one pause after it makes an epoch."""
+
 
 @dataclass(frozen=True)
 class Supply:
@@ -186,6 +189,8 @@ def cycle(events: Ints, clusters: int = 3) -> int | None:
     heads = events[np.append(True, gaps > pause)]
     if len(heads) < clusters or gaps[gaps <= pause].max(initial=1) > pause // 2:
         return None
+    if len(heads) == 2 and np.count_nonzero(events < heads[1]) < _MANY:
+        return None  # by chance a few steps come like this
     distances = np.diff(heads)
     usual = int(np.median(distances))
     return usual if np.abs(distances - usual).max() <= max(1, usual // 20) else None
