@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msmemscope.imports.upstream_files import Columns
 from msmemscope.vocabulary import DeviceType
 
-KEPT = 4096
+KEPT = 1024
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # a product with it spreads numbers that follow each other
 
 

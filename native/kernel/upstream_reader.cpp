@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <limits>
 
 namespace memscope::kernel {
@@ -16,6 +17,7 @@ constexpr u64 kMicroseconds = 100'000'000'000'000'000ull;  // a wall clock that 
 
 std::string_view trimmed(std::string_view text) noexcept {
     const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+    if (text.empty() || (text.front() > ' ' && text.back() > ' ')) return text;  // nearly always
     while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
     while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
     return text;
@@ -35,9 +37,37 @@ std::string_view unquoted(std::string_view text) noexcept {
     return text;
 }
 
+// Of one without quotes: the next comma or end of a line; the size where there is none. Eight bytes at a time.
+std::size_t end_of_cell(std::string_view text, std::size_t at) noexcept {
+    constexpr u64 kOnes = 0x0101010101010101ull, kHighs = 0x8080808080808080ull;
+    for (; at + sizeof(u64) <= text.size(); at += sizeof(u64)) {
+        u64 word;
+        std::memcpy(&word, text.data() + at, sizeof word);
+        const u64 commas = word ^ (kOnes * ','), ends = word ^ (kOnes * '\n');
+        // The lowest bit is of the first byte that is 0; above it others may be set.
+        if (const u64 found = ((commas - kOnes) & ~commas & kHighs) | ((ends - kOnes) & ~ends & kHighs); found != 0)
+            return at + static_cast<std::size_t>(__builtin_ctzll(found)) / 8;
+    }
+    while (at < text.size() && text[at] != ',' && text[at] != '\n') ++at;
+    return at;
+}
+
+constexpr std::size_t kSureDigits = 19;  // 10^19 - 1 fits into u64
+
 template <typename T>
 bool to_number(std::string_view text, T& number) noexcept {
     text = trimmed(text);
+    if (!text.empty() && text.size() <= kSureDigits) {
+        // Nearly every number: none so short is too large for 64 bits.
+        u64 value = 0;
+        std::size_t at = 0;
+        for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at)
+            value = value * 10 + static_cast<u64>(text[at] - '0');
+        if (at == text.size() && value <= static_cast<u64>(std::numeric_limits<T>::max())) {
+            number = static_cast<T>(value);
+            return true;
+        }
+    }
     const bool is_hex = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
     if (is_hex) text.remove_prefix(2);
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, is_hex ? 16 : 10);
@@ -160,39 +190,48 @@ void UpstreamReader::find_ends() {
 
 // Cuts one row into fields_.
 std::size_t UpstreamReader::record(std::string_view bytes, bool is_last) {
-    fields_.clear();
-    std::size_t at = 0;
+    std::array<std::string_view, 2 * COLUMNS> first;  // the cells, as far as there is room
+    std::size_t cells = 0, at = 0;
     u64 lines = 0;
+    fields_.clear();
+    const auto add = [&](std::string_view cell) {
+        if (cells == first.size()) {
+            fields_.insert(fields_.end(), first.begin(), first.end());
+            cells = 0;
+        }
+        first[cells++] = cell;
+    };
+    const char* const text = bytes.data();
     for (;;) {
         const std::size_t begin = at;
         std::size_t end = at;
-        if (at < bytes.size() && bytes[at] == '"') {
-            end = at + 1;
-            for (;; ++end) {
-                if (end >= bytes.size()) {
+        if (at < bytes.size() && text[at] == '"') {
+            for (end = at + 1;; ++end) {
+                const void* const quote =
+                    end < bytes.size() ? std::memchr(text + end, '"', bytes.size() - end) : nullptr;
+                end =
+                    quote == nullptr ? bytes.size() : static_cast<std::size_t>(static_cast<const char*>(quote) - text);
+                if (end + 1 >= bytes.size()) {
                     if (!is_last) return 0;
                     break;
                 }
-                if (bytes[end] == '\n') lines += 1;
-                if (bytes[end] != '"') continue;
-                if (end + 1 == bytes.size() && !is_last) return 0;
-                if (end + 1 == bytes.size() || bytes[end + 1] == ',' || bytes[end + 1] == '\n' ||
-                    bytes[end + 1] == '\r')
-                    break;
+                if (text[end + 1] == ',' || text[end + 1] == '\n' || text[end + 1] == '\r') break;
             }
-            fields_.push_back(bytes.substr(begin + 1, end - begin - 1));
+            add(bytes.substr(begin + 1, end - begin - 1));
+            for (std::size_t line = begin; (line = bytes.find('\n', line)) < end; ++line) lines += 1;
             at = std::min(end + 1, bytes.size());
         } else {
-            while (end < bytes.size() && bytes[end] != ',' && bytes[end] != '\n') ++end;
+            end = end_of_cell(bytes, at);
             if (end == bytes.size() && !is_last) return 0;
-            fields_.push_back(bytes.substr(begin, end - begin));
+            add(bytes.substr(begin, end - begin));
             at = end;
         }
-        if (at < bytes.size() && bytes[at] == '\r') at += 1;
+        if (at < bytes.size() && text[at] == '\r') at += 1;
         if (at >= bytes.size() && !is_last) return 0;
-        if (at >= bytes.size() || bytes[at] == '\n') break;
-        if (bytes[at] == ',') at += 1;
+        if (at >= bytes.size() || text[at] == '\n') break;
+        if (text[at] == ',') at += 1;
     }
+    fields_.insert(fields_.end(), first.begin(), first.begin() + static_cast<std::ptrdiff_t>(cells));
     line_ = lines_;
     lines_ += lines + 1;
     return std::min(at + 1, bytes.size());
@@ -397,7 +436,9 @@ void UpstreamReader::read_attributes(std::string_view text) {
                 end = text.size();
                 break;
             }
-            const std::size_t next = text.find_first_of(":,", end + 1);
+            std::size_t next = end + 1;
+            while (next < text.size() && text[next] != ':' && text[next] != ',') ++next;
+            if (next == text.size()) next = std::string_view::npos;
             if (next != std::string_view::npos && text[next] == ':' &&
                 is_key(unquoted(trimmed(text.substr(end + 1, next - end - 1)))))
                 break;

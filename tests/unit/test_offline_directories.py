@@ -337,4 +337,4 @@ def test_files_with_the_same_rows_are_known_however_they_are_cut(monkeypatch: py
     none = Sketch()
     none.add({"id": ids, "pid": np.full(50_000, 7), "device_type": np.full(50_000, DeviceType.NONE)})
     assert none.common(whole) is None
-    assert KEPT == 4096
+    assert KEPT == 1024
