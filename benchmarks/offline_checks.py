@@ -53,7 +53,8 @@ def rows(count: int) -> Iterator[str]:
             yield row("MSTX", "Mark", name='"epoch"')
             next_mark += count // 8
         block += 1
-        pool, address = ("HAL", "PTA")[block % 50 != 0], (block % 100_000) << 12
+        pool = ("HAL", "PTA")[block % 50 != 0]
+        address = (block % 100_000 if block % 100 else block + 1_000_000) << 12  # what is held is not given out again
         common = f"allocation_id:{block},addr:0x{address:016x},size:{block % 7 << 10}"
         yield row("OP_LAUNCH", "ATEN_START")
         of_block = [

@@ -17,8 +17,7 @@ from typing import TypeVar
 from msmemscope.errors import InputError, MemscopeError
 from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.same_rows import Sketch
-from msmemscope.imports.upstream_events import _home as home_of
-from msmemscope.imports.upstream_events import _rank_of as rank_of
+from msmemscope.imports.upstream_events import home_of, rank_of
 from msmemscope.imports.upstream_files import files_below
 from msmemscope.vocabulary import DeviceType
 

@@ -93,7 +93,7 @@ def read_dumps(
 
     ranks: one for each file; () takes them from a `rank3` in the path, and where there is none the process is no
     rank. InputError and UsageError name the files."""
-    told = list(ranks) if ranks else [_rank_of(path) for path in paths]
+    told = list(ranks) if ranks else [rank_of(path) for path in paths]
     found: dict[tuple[Path, int], _Found] = {}
     files: list[RowFile] = []
     ends: list[int] = []  # of the rows of each file among all
@@ -125,7 +125,7 @@ def _add(columns: Columns, file: int, path: Path, found: dict[tuple[Path, int], 
     pid = columns["pid"]
     if not len(pid):
         return
-    home = _home(path)
+    home = home_of(path)
     pids = np.unique(pid) if (pid != pid[0]).any() else pid[:1]
     numbers = np.zeros(len(pids), np.uint32)
     for at, value in enumerate(pids.tolist()):
@@ -162,12 +162,14 @@ def _note_ranges(columns: Columns, place: npt.NDArray[np.int64] | None, here: li
             member.ids = min(known[0], int(low[at])), max(known[1], int(high[at]))
 
 
-def _rank_of(path: Path) -> int | None:
+def rank_of(path: Path) -> int | None:
+    """That the path names: the last `rank3` in it."""
     named = _RANK.findall(str(path))
     return int(named[-1]) if named else None
 
 
-def _home(path: Path) -> Path:
+def home_of(path: Path) -> Path:
+    """The directory whose files with one Process Id are of one process."""
     whole = path.resolve()
     return next((one for one in whole.parents if _PROJECT.search(one.name)), whole.parent)
 

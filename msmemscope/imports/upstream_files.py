@@ -32,7 +32,7 @@ from msmemscope.errors import InputError
 from msmemscope.imports.regular_file import open_regular
 
 TABLES = ("memscope_dump", "leaks_dump")  # the second: as upstream called it before
-PIECE_ROWS = 1 << 17  # of a piece: it ends behind so many
+PIECE_ROWS = 1 << 15  # of a piece: it ends behind so many; four times as many take a fifth longer each
 _NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)$")
 _PIECE_BYTES = 1 << 20
 _ROWS = 1 << 8  # rows may be large
