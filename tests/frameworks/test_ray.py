@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, without_tool
+from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, free_port, without_tool
 from running import Outcome, Watch, environment, tool
 from truth import read_findings
 
@@ -83,12 +82,6 @@ class Cluster:
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 StartCluster = Callable[..., Cluster]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from framework_runs import PROGRAMS, complete, steps_of, without_tool
+from framework_runs import PROGRAMS, complete, free_port, steps_of, without_tool
 from running import Watch, torchrun
 from truth import read_findings
 
@@ -78,6 +78,24 @@ def test_deepspeed(watch: Watch, tmp_path: Path, stage: int) -> None:
             if (row["when"], row["rank"], row["owner"]) == ("peak", rank, "HOST@deepspeed@reduce_bucket")
         )
         assert bucket == 2 * 500_000_000  # elements of bf16, by default
+
+
+def test_the_launcher_of_deepspeed(watch: Watch, tmp_path: Path) -> None:
+    launcher = ["deepspeed", "--num_accelerators", "2", "--master_port", str(free_port())]
+
+    check(
+        watch,
+        "deepspeed_zero.py",
+        [*launcher, PROGRAMS / "deepspeed_zero.py", "2", "bf16", tmp_path / "truth"],
+        DS_ACCELERATOR="cpu",
+    )
+
+
+def test_the_launcher_of_accelerate(watch: Watch) -> None:
+    launcher = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
+
+    check(watch, "accelerated.py", [*launcher, PROGRAMS / "accelerated.py"], ACCELERATE_USE_CPU="true")
 
 
 @pytest.mark.filterwarnings("default")  # of DeepSpeed's own imports

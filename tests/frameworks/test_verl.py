@@ -23,6 +23,7 @@ from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 STEPS = 3
+KV_CACHE_BYTES = 64 << 20  # of each engine
 PLATFORM = {
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
@@ -100,12 +101,9 @@ def test_fine_tuning(watch: Watch, fine_tuning: list[str], launcher: str) -> Non
     assert {"verl@train_batch", "fsdp2@train_batch"} & owners(outcome.run)
 
 
-def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
-    watch: Watch, tmp_path: Path, tiny_model: Path
-) -> None:
-    """GRPO with actor, reference model and reward; its rollout makes up tokens. The config names msmemscope as the tool
-    of step 1: that step's phases are ranges, and recording is left to verl.
-    """
+@pytest.fixture
+def reinforcement(tmp_path: Path, tiny_model: Path) -> dict[str, object]:
+    """Options of verl's GRPO with actor, reference model and reward, but for its rollout."""
     data, reward = tmp_path / "data.parquet", tmp_path / "reward.py"
     rows = [
         {
@@ -120,7 +118,7 @@ def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
     pq.write_table(pa.Table.from_pylist(rows), data)
     reward.write_text(REWARD)
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    options = {
+    return {
         "trainer.use_v1": False,
         "algorithm.adv_estimator": "grpo",
         "data.train_files": data,
@@ -140,13 +138,8 @@ def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
         f"{actor}.use_kl_loss": True,
         f"{actor}.fsdp_config.use_torch_compile": False,
         f"{actor}.use_torch_compile": False,
-        f"{actor}.profiler.enable": True,
-        f"{actor}.profiler.all_ranks": True,
-        "global_profiler.tool": "msmemscope",
-        "global_profiler.steps": "[1]",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2,
         f"{rollout}.log_prob_micro_batch_size_per_gpu": 2,
-        f"{rollout}.name": "stub",
         f"{rollout}.tensor_model_parallel_size": 1,
         f"{rollout}.n": 2,
         f"{rollout}.agent.num_workers": 1,
@@ -166,6 +159,22 @@ def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
         "hydra.run.dir": tmp_path / "hydra",
     }
 
+
+def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
+    watch: Watch, reinforcement: dict[str, object]
+) -> None:
+    """GRPO, whose rollout makes up tokens. The config names msmemscope as the tool of step 1: that step's phases are
+    ranges, and recording is left to verl.
+    """
+    options = {
+        **reinforcement,
+        "actor_rollout_ref.actor.profiler.enable": True,
+        "actor_rollout_ref.actor.profiler.all_ranks": True,
+        "global_profiler.tool": "msmemscope",
+        "global_profiler.steps": "[1]",
+        "actor_rollout_ref.rollout.name": "stub",
+    }
+
     outcome = watch(
         *(sys.executable, PROGRAMS / "on_ray.py", "1", "verl.trainer.main_ppo", *words(options)),
         options=("--analysis", "leaks,decompose"),
@@ -180,6 +189,42 @@ def test_reinforcement_learning_with_a_profiler_that_its_config_asks_for(
     assert "verl@update_actor" in owners(outcome.run)  # the others' are gone at the peak and at the end
     # Of each rank, in step 1 alone.
     assert ranges(run).count("actor_update") == 2
+
+
+def test_reinforcement_learning_whose_rollout_is_vllm(watch: Watch, reinforcement: dict[str, object]) -> None:
+    """GRPO with the real engine, one for each of two ranks, which get the new weights after each step."""
+    rollout = "actor_rollout_ref.rollout"
+    options = {
+        **reinforcement,
+        f"{rollout}.name": "vllm",
+        f"+{rollout}.enable_sleep_mode": False,  # vLLM has none on CPUs
+        f"{rollout}.free_cache_engine": False,
+        f"{rollout}.enforce_eager": True,
+        f"{rollout}.dtype": "float32",
+        f"{rollout}.gpu_memory_utilization": 0.05,
+        f"{rollout}.max_model_len": 128,
+        f"{rollout}.max_num_seqs": 8,
+        f"{rollout}.max_num_batched_tokens": 256,
+        f"+{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes": KV_CACHE_BYTES,
+    }
+
+    outcome = watch(
+        *(sys.executable, PROGRAMS / "on_ray.py", "1", "verl.trainer.main_ppo", *words(options)),
+        options=("--analysis", "leaks,decompose"),
+        **{**PLATFORM, "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu,vllm_keeps_weights"},
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+    )
+
+    run = complete(outcome)
+    assert "training/global_step:2" in outcome.stdout
+    trainers = [process for process in run.processes if process.role == "actor_rollout_ref"]
+    assert sorted(process.rank for process in trainers if process.rank is not None) == [0, 1]
+    with (outcome.run / "cluster/decompose.csv").open(newline="") as file:
+        nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "peak")]
+    caches = [int(row["bytes"]) for row in nodes if row["owner"] == "HOST@vllm@kv_cache"]
+    assert caches == [KV_CACHE_BYTES] * 2
+    assert sum(row["owner"] == "HOST@vllm@weights" for row in nodes) == 2
+    assert "verl@update_actor" in owners(outcome.run)
 
 
 def owners(run: Path) -> set[str]:

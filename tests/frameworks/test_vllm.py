@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import pytest
-from framework_runs import PROGRAMS, complete, without_tool
-from running import Watch
+from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, free_port, without_tool
+from running import Outcome, Watch, environment, tool
 from truth import read_findings
 
 from msmemscope.analysis.subjects import name_of
@@ -48,6 +56,77 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     with (outcome.run / "cluster/audit.csv").open(newline="") as file:
         kept = [int(row["kept_bytes"]) for row in csv.DictReader(file) if row["owner"] == "vllm@kv_cache@attn"]
     assert sum(kept) == ranks * KV_CACHE_BYTES
+
+
+def test_the_server_of_its_api_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Path) -> None:
+    output = tmp_path / "out"
+    plain = serve(tiny_model, [], tmp_path / "plain")
+
+    watched = serve(tiny_model, tool(output, [], ["--analysis", "leaks,decompose"]), tmp_path / "watched")
+
+    assert watched == plain
+    told = (tmp_path / "watched").read_text()
+    run = complete(Outcome(0, "", told, output))
+    # The server and its engine are no ranks; the worker is.
+    assert run.ranks == [0]
+    names = {name_of(process).partition(" ")[0] for process in run.processes}
+    assert {"VLLM::EngineCore", "VLLM::Worker", "vllm.entrypoints.openai.api_server"} <= names
+    assert read_findings(run.path / "cluster/leaks.csv") == []
+    with (run.path / "cluster/decompose.csv").open(newline="") as file:
+        nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "peak")]
+    assert {row["rank"]: int(row["bytes"]) for row in nodes if row["owner"] == "HOST@vllm@kv_cache"} == {
+        "0": KV_CACHE_BYTES
+    }
+    assert {row["rank"] for row in nodes if row["owner"] == "HOST@vllm@weights" and int(row["bytes"]) > 0} == {"0"}
+    summary = json.loads((run.path / "cluster/summary.json").read_text())
+    (audit,) = (one for one in summary["findings"] if one["kind"] == "gave_back")
+    (sides,) = audit["evidence"]["per_rank"].values()
+    assert sides["host_kept_bytes"] == sides["host_before_bytes"] > KV_CACHE_BYTES
+
+
+def serve(model: Path, before: Sequence[str], said: Path) -> list[str]:
+    """What a server answers, until it has slept, is woken up and ended; its words go to a file."""
+    port = free_port()
+    words = [*before, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    words += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-num-seqs", "4"]
+    words += ["--max-num-batched-tokens", "256", "--gpu-memory-utilization", "0.05", "--seed", "0"]
+    words += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--port", str(port), "--served-model-name", "tiny"]
+    variables = environment(**QUIET, VLLM_SERVER_DEV_MODE="1")  # the mode has /sleep and /collective_rpc
+    with said.open("w") as file:
+        server = subprocess.Popen(words, stdout=file, stderr=file, env=variables, start_new_session=True)
+    try:
+        wait_for(server, port, said)
+        question = {"model": "tiny", "prompt": "hello world", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        answers = [json.loads(post(port, "/v1/completions", question))["choices"][0]["text"] for _ in range(6)]
+        # On CPUs the server sends no worker to sleep; a worker that is told to only warns.
+        post(port, "/collective_rpc", {"method": "sleep", "args": [1]})
+        post(port, "/collective_rpc", {"method": "wake_up"})
+        os.killpg(server.pid, signal.SIGINT)
+        assert server.wait(LIMIT_S) == 0, said.read_text()
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+    return answers
+
+
+def wait_for(server: subprocess.Popen[bytes], port: int, said: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        assert server.poll() is None, said.read_text()
+        assert time.monotonic() < deadline, said.read_text()
+        try:
+            urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+        except (URLError, OSError):
+            time.sleep(0.2)  # polled, with a deadline
+        else:
+            return
+
+
+def post(port: int, path: str, body: dict[str, object]) -> str:
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), headers), timeout=120) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.filterwarnings("default")  # of vLLM's own imports

@@ -118,6 +118,18 @@ def test_what_a_framework_ends_in_a_job_that_went_well_is_no_death() -> None:
     assert restarted[1].startswith("Died: rank 0 by SIGKILL")
 
 
+def test_a_pool_of_multiprocessing_ends_its_workers_and_nothing_is_said() -> None:
+    run = leaky_job()
+    for number, how in enumerate(({"ended_by": 15}, {"ended_by": 9}, {"ended_by": 15, "rank": 2})):
+        run.processes[number] = replace(run.processes[number], **{"rank": None, "ended_ns": 5, **how})
+    run.info["exit_status"] = 0
+    lines = plain_text(analyse(run)).splitlines()
+    killed = "rank 2 by SIGTERM; train.py [pid 101] by SIGKILL"
+    assert f"Killed, though the program ended well: {killed}" in lines
+    run.info["exit_status"] = 1
+    assert "train.py [pid 100] by SIGTERM" in plain_text(analyse(run)).splitlines()[1]
+
+
 def test_who_presses_ctrl_c_has_not_died() -> None:
     run = leaky_job()
     for rank, how in enumerate(({"ended_by": 2}, {"ended_by": 15}, {"ended_by": 9})):

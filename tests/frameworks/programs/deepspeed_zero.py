@@ -11,7 +11,9 @@ STEPS, KEPT = 24, []
 
 # Gloo does what this one would, which takes a minute to compile.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-stage, precision, truth = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+# DeepSpeed's own launcher puts --local_rank=… in front.
+stage, precision, truth = (word for word in sys.argv[1:] if not word.startswith("--"))
+stage = int(stage)
 deepspeed.init_distributed("gloo")
 rank = torch.distributed.get_rank()
 torch.manual_seed(3)
