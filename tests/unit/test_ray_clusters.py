@@ -23,9 +23,12 @@ StartNode = Callable[[dict[str, str]], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def start_node(tmp_path: Path) -> Iterator[StartNode]:
-    """Starts what has the name of Ray's process on a node, with variables more or less than here."""
-    nodes = []
+def start_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartNode]:
+    """Starts what has the name of Ray's process on a node, with these variables. Real ones on this machine are not
+    seen meanwhile."""
+    nodes: list[subprocess.Popen[bytes]] = []
+    all_nodes = ray_clusters._nodes
+    monkeypatch.setattr(ray_clusters, "_nodes", lambda: [one for one in all_nodes() if one in {n.pid for n in nodes}])
     program = tmp_path / "raylet"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
 
