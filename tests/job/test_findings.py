@@ -28,6 +28,10 @@ def test_finds_what_was_planted_and_nothing_else(program: Path, watch: Watch) ->
     problems = differences(truth, read_findings(outcome.run / "cluster/leaks.csv"))
 
     assert not problems, "\n".join([*problems, outcome.stderr])
+    if not truth.leaks:  # ranks that are alike, too, are said to be
+        summary = json.loads((outcome.run / "cluster/summary.json").read_text())
+        assert summary["peers"] == 0
+        assert not [one for one in summary["findings"] if one["kind"] in ("uses_more", "uses_less", "differs")]
     # A verdict is worth only as much as what it rests on.
     info = json.loads((outcome.run / "run.json").read_text())
     assert info["finished"]

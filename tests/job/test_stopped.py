@@ -40,7 +40,8 @@ def test_a_stopped_service_is_replaced_at_the_end(watched: Watched, names: list[
     wait_for(lambda: not watched.session.exists(), "the session to be removed")
     for name in names:
         assert watched.stderr.count(f"the {name} stood still at the end") == 1, watched.stderr
-    assert len(watched.stderr.splitlines()) < 15, watched.stderr
+    assert len(watched.told) == len(names), watched.stderr
+    assert len(watched.stderr.splitlines()) < 40, watched.stderr
     assert not any(Path(f"/proc/{pid}").exists() for pid in stopped)
     assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
 

@@ -154,6 +154,13 @@ class Watched:
         return self.stderr_file.read_text()
 
     @property
+    def told(self) -> list[str]:
+        """What the command said of its own accord, beside the report: lines of its stderr. That it waits for the
+        outputs is none of them: it says that where they take longer than a second, and only a loaded machine does."""
+        lines = self.stderr.splitlines()
+        return [line for line in lines if line.startswith("[msmemscope]") and "] writing " not in line]
+
+    @property
     def run(self) -> Path:
         (run,) = self.output.glob("run_*")
         return run
