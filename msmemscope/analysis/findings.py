@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LEAK = "leak"
 SMALL_LEAK = "small_leak"
+GRAPH_GROWTH = "graph_growth"
 LEAK_CANDIDATE = "leak_candidate"
 GROWTH = "growth"
 LEVEL = "level"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,12 @@ class Holders:
                 return None
             found[process] = max(told, key=lambda one: one.bound - one.items)
         return found or None
+
+    def graphs(self) -> Iterator[tuple[int, Told]]:
+        """The graphs of autograd that were told, with their processes."""
+        for number, process in enumerate(self._processes):
+            if process.holders:
+                yield from ((number, one) for one in self._told_by(number) if one.passes)
 
     def _of_process(self, number: int, mine: Sequence[Leak]) -> list[Told]:
         """A graph keeps tensors that Python does not see: one that holds about as many forward passes as there were

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msmemscope.analysis import graph_growth
 from msmemscope.analysis.analyzer import Group, Judged, Remark, places
 from msmemscope.analysis.causes import CALL, GRAPH, MODULE, Cause
 from msmemscope.analysis.coverage import judged_part
@@ -348,10 +349,7 @@ def advice_on(cause: Cause, holders: Sequence[Mapping[str, Any]] = ()) -> str:
         parts = sum(len(part.leaks) for part in cause.absorbed)
         return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
     if any(one["passes"] for one in holders[:1]):
-        return (
-            "The tensor kept keeps its autograd graph, back to the first iteration: keep tensor.detach() or "
-            "tensor.item() instead."
-        )
+        return graph_growth.ADVICE
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]

@@ -10,6 +10,7 @@ states the result. What a step is: blocks.py; whose ranks and processes: subject
     LEAK_CANDIDATE  a warning: the run is too short, and something was kept in each of its steps
     GROWTH          a warning: what is held rises, and may yet stop; the finding says what would decide it
     LEVEL           a note: it rose for long and has stopped
+    GRAPH_GROWTH    a note: a graph of autograd grows in each step and holds nothing that was recorded (graph_growth.py)
     SMALL_LEAK      a note: leaks that keep less than min_bytes_per_step, together (small_leaks.py)
 
 Keys of `evidence`, of those kinds:
@@ -68,6 +69,7 @@ from msmemscope.analysis.findings import (
     pool_name,
     scope_of,
 )
+from msmemscope.analysis.graph_growth import note_on_graphs
 from msmemscope.analysis.holders import UNSEEN
 from msmemscope.analysis.leak_words import advice_on, worded
 from msmemscope.analysis.lost_releases import lost_releases, note_on_lost_releases
@@ -147,6 +149,7 @@ def find_leaks(
     small = [one for one in found if one.kind == LEAK and _rate(one) < least and not holds_a_graph(one)]
     found = [worded(one) for one in found if _rate(one) >= least or (one.kind == LEAK and holds_a_graph(one))]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
+    found += note_on_graphs(tracked, holders, found)
     found += note_on_small_leaks(map(worded, small), least, tracked.subjects.ranks)
     found += note_on_lost_releases(tracked, view.unclaimed)
     return found + too_few_steps(tracked, max(options.min_steps, LIMITS.few_steps))

@@ -23,6 +23,7 @@ from msmemscope.analysis.findings import (
     note_about,
     scope_of,
 )
+from msmemscope.analysis.graph_growth import is_of_each_step
 
 ON_THE_HEAP = "the nodes of that graph lie on the C++ heap and are in no allocator's figures"
 _NAMED = 3
@@ -31,8 +32,9 @@ _FAR = 10_000
 
 
 def holds_a_graph(leak: Finding) -> bool:
-    """A graph of about as many forward passes as there were steps."""
-    return any(one.get("passes") for one in leak.evidence.get("holders", ()))
+    """A graph that grows by a forward pass in each step."""
+    steps = leak.last_step - leak.first_step + 1
+    return any(is_of_each_step(one["passes"], steps) for one in leak.evidence.get("holders", ()))
 
 
 def note_on_small_leaks(leaks: Iterable[Finding], below: float, job: Sequence[int]) -> list[Finding]:

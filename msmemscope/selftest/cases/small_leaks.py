@@ -7,7 +7,7 @@ import json
 from msmemscope.selftest.case import Expected, clean, fault, note
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import Played
-from msmemscope.selftest.script import Script
+from msmemscope.selftest.script import Process, Script
 
 STEPS = 24
 LOSSES = place("train.py:58")
@@ -58,5 +58,28 @@ def losses_that_are_kept_on_two_ranks_and_a_flag_on_one(job: Script) -> None:
 def a_sum_of_losses_with_its_graph(job: Script) -> None:
     rank = job.rank()
     train(rank, lambda one, _: one.alloc(512, LOSSES), steps=STEPS, ends=False)
-    graph = {"text": "the autograd graph of `total`: 24 forward passes", "found": 1, "of": 1, "passes": STEPS, "at": []}
-    rank.meta("holder", json.dumps(graph))
+    tell_graph(rank, STEPS)
+
+
+@clean(
+    "leaks",
+    note("graph_growth", ranks=(0, 1), says=("the autograd graph of `total` grows in each step, by now 24 forward",)),
+)
+def a_sum_of_losses_that_holds_its_graph_alone(job: Script) -> None:
+    for rank in job.ranks(2):
+        train(rank, steps=STEPS)
+        tell_graph(rank, STEPS)
+
+
+@clean("leaks", note("small_leak", ranks=(0,), place="train.py:58", bytes=STEPS * 512))
+def the_graph_of_a_recurrent_network(job: Script) -> None:
+    rank = job.rank()
+    train(rank, lambda one, _: one.alloc(512, LOSSES), steps=STEPS)
+    tell_graph(rank, 100)
+
+
+def tell_graph(process: Process, passes: int) -> None:
+    """As a process tells of the deepest graph that it found at its end."""
+    text = f"the autograd graph of `total`: {passes} forward passes"
+    told = {"text": text, "found": 1, "of": 1, "passes": passes, "step": STEPS, "at": []}
+    process.meta("holder", json.dumps(told))
