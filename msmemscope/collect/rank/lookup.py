@@ -8,10 +8,10 @@ holds and may hold at most; 0 where nothing bounds it), `step` (when it was look
 addresses of blocks.
 
 At the exit of the interpreter nobody needs it any more: threads that are no daemons have ended, and what the program
-registered has run. Where the process ends before it was judged for the first time, tensors are looked at in groups of
-one size, and the analysis knows by their addresses which of them leaked. A process that is killed, or leaves by
-os._exit(), tells nothing. `--holders step` looks at the end of a step, too: of the first from which a leak can be told,
-which may be the last, and whenever the file is new.
+registered has run. Where the process ends young, so that it was not judged yet, or by its first steps alone, tensors
+are looked at in groups of one size, and the analysis knows by their addresses which of them leaked. A process that is
+killed, or leaves by os._exit(), tells nothing. `--holders step` looks at the end of a step, too: of the first from
+which a leak can be told, which may be the last, and whenever the file is new.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from msmemscope.collect.rank.holders import Holder
 
 HOLDER = "holder"
-YOUNG_S = 20.0  # after which a process with steps has been judged
+YOUNG_S = 20.0  # after which a process with steps has been judged, and by most of them
 FEWEST_STEPS = 12  # of which a leak can be told
 LOOK_S = 0.3  # of processor time, beyond listing the objects
 _EVERY_S = 1.0  # between two looks for the file
@@ -55,8 +55,8 @@ class Lookup:
         try:
             if _native.stats()["recording"]:
                 leaking = self._news()
-                if leaking or (leaking is None and self._is_young()):
-                    self._look(leaking)
+                if leaking or (not self._looked and self._is_young()):
+                    self._look(leaking or None)
         except KeyboardInterrupt:  # nobody is left to whom it means more than: go on with ending
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the program ends as it would
