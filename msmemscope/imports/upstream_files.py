@@ -26,7 +26,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from msmemscope._kernel import UpstreamReader
+from msmemscope._kernel import SqliteError, SqliteRows, SqliteTable, UpstreamReader
 from msmemscope.analysis.owners import MODULES
 from msmemscope.errors import InputError
 from msmemscope.imports.regular_file import open_regular
@@ -35,7 +35,9 @@ TABLES = ("memscope_dump", "leaks_dump")  # the second: as upstream called it be
 PIECE_ROWS = 1 << 15  # of a piece: it ends behind so many; four times as many take a fifth longer each
 _NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)$")
 _PIECE_BYTES = 1 << 20
-_ROWS = 1 << 8  # rows may be large
+_ROWS = 1 << 12  # of a db, read at once
+_ROWS_OF_PYTHON = 1 << 8  # which makes objects of them, and they may be large
+_SETTINGS = "PRAGMA trusted_schema=OFF"
 _GENERATED = (2, 3)  # in the column `hidden` of PRAGMA table_xinfo
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -89,10 +91,10 @@ class RowFile:
                     is_whole = reader.finish()
             if is_db:
                 is_whole = yield from self._db_pieces()
+        except (sqlite3.Error, SqliteError) as error:
+            raise InputError(f"{path}: it cannot be read as a database: {error}") from None
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from None
-        except sqlite3.Error as error:
-            raise InputError(f"{path}: it cannot be read as a database: {error}") from None
         if reader.missing:
             raise InputError(f"{path}: it has no column {reader.missing!r}: it is no memscope_dump file")
         if not is_whole:
@@ -115,7 +117,7 @@ class RowFile:
         place = f"file:{quote(str(path.resolve()))}?mode=ro{'' if has_log else '&immutable=1'}"
         with closing(sqlite3.connect(place, uri=True)) as database:
             database.text_factory = bytes  # not all text is UTF-8
-            database.execute("PRAGMA trusted_schema=OFF")
+            database.execute(_SETTINGS)
             made = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
             table = next((name for name in TABLES if name.encode() in made), None)
             if table is None or b"VIRTUAL" in bytes(made[table.encode()] or b"")[:20].upper():
@@ -123,14 +125,24 @@ class RowFile:
             columns = database.execute(f"PRAGMA table_xinfo({table})").fetchall()
             if any(column[-1] in _GENERATED for column in columns):  # a few bytes of a file could be GiB of cells
                 raise InputError(f"{path}: columns of its table {table} are generated: it is no memscope_dump file")
-            rows = database.execute(f"SELECT * FROM {table}")
+            query = f"SELECT * FROM {table}"
+            rows = database.execute(query)
             if not reader.header([column[0] for column in rows.description]):
                 return False
-            while found := rows.fetchmany(_ROWS):
-                reader.add_rows(found)
+            source = SqliteRows(place, _SETTINGS, query) if SqliteTable.is_available() else rows
+            while _add_rows(reader, source):
                 if reader.waiting >= PIECE_ROWS:
                     yield self._piece()
         return True
+
+
+def _add_rows(reader: UpstreamReader, source: SqliteRows | sqlite3.Cursor) -> bool:
+    """Some rows of a db; False behind the last. Without a SQLite library to be found by name Python's module reads."""
+    if isinstance(source, SqliteRows):
+        return reader.add_from(source, _ROWS)
+    found = source.fetchmany(_ROWS_OF_PYTHON)
+    reader.add_rows(found)
+    return bool(found)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,18 @@
 // Rows into a table of an SQLite database, through the SQLite library that Python has loaded.
 //
 // Python's own module takes the interpreter's lock again for every row, so that several files at once are no faster
-// than one. Here a thread that writes a file needs no lock. Nothing of SQLite is needed to build this: the few
-// functions that are called are looked up by name, in the library that Python's module has brought (its C interface
-// does not change, sqlite.org/c3ref). Where none is found, Python's module does the work (export/files.py).
+// than one. Here a thread that writes a file needs no lock. Where no library is found (sqlite_library.h), Python's
+// module does the work (export/files.py).
 #pragma once
 
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "kernel/sqlite_library.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
-
-class SqliteError : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
 
 class SqliteTable {
 public:

@@ -1,9 +1,10 @@
 #include "kernel/upstream_reader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <limits>
+
+#include "kernel/cell_text.h"
 
 namespace memscope::kernel {
 
@@ -15,26 +16,12 @@ constexpr const char* kNames[] = {
 constexpr i64 kNoModule = 256;
 constexpr u64 kMicroseconds = 100'000'000'000'000'000ull;  // a wall clock that is below is in microseconds: before 1973
 
-std::string_view trimmed(std::string_view text) noexcept {
-    const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
-    if (text.empty() || (text.front() > ' ' && text.back() > ' ')) return text;  // nearly always
-    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-    return text;
-}
-
 // The first line of a text, which loses it.
 std::string_view take_line(std::string_view& text) noexcept {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     return line;
-}
-
-// Db cells keep the quotes that a csv cell has around it.
-std::string_view unquoted(std::string_view text) noexcept {
-    if (text.size() >= 2 && text.front() == '"' && text.back() == '"') return text.substr(1, text.size() - 2);
-    return text;
 }
 
 // Of one without quotes: the next comma or end of a line; the size where there is none. Eight bytes at a time.
@@ -52,28 +39,6 @@ std::size_t end_of_cell(std::string_view text, std::size_t at) noexcept {
     return at;
 }
 
-constexpr std::size_t kSureDigits = 19;  // 10^19 - 1 fits into u64
-
-template <typename T>
-bool to_number(std::string_view text, T& number) noexcept {
-    text = trimmed(text);
-    if (!text.empty() && text.size() <= kSureDigits) {
-        // Nearly every number: none so short is too large for 64 bits.
-        u64 value = 0;
-        std::size_t at = 0;
-        for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at)
-            value = value * 10 + static_cast<u64>(text[at] - '0');
-        if (at == text.size() && value <= static_cast<u64>(std::numeric_limits<T>::max())) {
-            number = static_cast<T>(value);
-            return true;
-        }
-    }
-    const bool is_hex = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
-    if (is_hex) text.remove_prefix(2);
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, is_hex ? 16 : 10);
-    return error == std::errc() && end == text.data() + text.size() && !text.empty();
-}
-
 Pool pool_of(std::string_view type) noexcept {
     if (type == "HAL") return Pool::HAL;
     if (type == "PTA") return Pool::PTA;
@@ -82,12 +47,6 @@ Pool pool_of(std::string_view type) noexcept {
     if (type == "ATB") return Pool::ATB;
     if (type == "HOST") return Pool::HOST;
     return Pool::NONE;
-}
-
-bool is_key(std::string_view text) noexcept {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    });
 }
 
 }  // namespace
@@ -274,7 +233,7 @@ void UpstreamReader::use(const Cells& cells) {
         return leave_out("Process Id is no number", cells[PID]);
     to_number(cells[TID], event.tid);
     if (const char* why = place(trimmed(cells[DEVICE]), event)) return leave_out(why, cells[DEVICE]);
-    read_attributes(trimmed(unquoted(trimmed(cells[ATTR]))));
+    attributes_.read(trimmed(unquoted(trimmed(cells[ATTR]))));
     const std::string_view kind = trimmed(cells[EVENT]);
     const bool is_memory = kind == "MALLOC" || kind == "FREE" || kind == "ACCESS";
     const u64 before = derived_;
@@ -305,34 +264,37 @@ const char* UpstreamReader::place(std::string_view text, Event& event) {
 
 const char* UpstreamReader::memory(const Cells& cells, Event& event) {
     const std::string_view kind = trimmed(cells[EVENT]), type = trimmed(cells[TYPE]);
-    if (!to_number(cells[PTR], event.ptr) && !to_number(attribute("addr"), event.ptr)) return "Ptr is no address";
-    const std::string_view size = attribute("size");
+    if (!to_number(cells[PTR], event.ptr) && !to_number(attributes_[RowAttribute::ADDR], event.ptr))
+        return "Ptr is no address";
+    const std::string_view size = attributes_[RowAttribute::SIZE];
     if (!size.empty() && !to_number(size, event.size)) return "size in Attr is no number, at Ptr";
     if (size.empty() && kind == "MALLOC") return "Attr has no size, at Ptr";
     if (event.size == std::numeric_limits<i64>::min()) return "size in Attr is no number, at Ptr";
     event.minus = event.size < 0;
     event.size = event.size < 0 ? -event.size : event.size;
-    if (const std::string_view id = attribute("allocation_id"); !id.empty() && !to_number(id, event.allocation_id))
+    if (const std::string_view id = attributes_[RowAttribute::ALLOCATION_ID];
+        !id.empty() && !to_number(id, event.allocation_id))
         event.allocation_id = -1;
     if (kind == "ACCESS") {
         event.kind = static_cast<u8>(Kind::ACCESS);
         event.aux = type == "READ" ? 1 : type == "WRITE" ? 2 : 0;
-        event.pool = static_cast<u8>(pool_of(attribute("type")));
-        std::string text(attribute("dtype"));
-        if (const std::string_view shape = attribute("shape"); !shape.empty()) text.append(",").append(shape);
+        event.pool = static_cast<u8>(pool_of(attributes_[RowAttribute::TYPE]));
+        std::string text(attributes_[RowAttribute::DTYPE]);
+        if (const std::string_view shape = attributes_[RowAttribute::SHAPE]; !shape.empty())
+            text.append(",").append(shape);
         event.attr = intern(text);
         event.used = event.total = 0;
         return nullptr;
     }
     const bool is_malloc = kind == "MALLOC";
     event.kind = static_cast<u8>(is_malloc ? Kind::MALLOC : Kind::FREE);
-    const bool is_pinned = type == "HOST_PINNED" || attribute("pinned") == "true";
+    const bool is_pinned = type == "HOST_PINNED" || attributes_[RowAttribute::PINNED] == "true";
     Pool pool = is_pinned ? Pool::HAL : pool_of(type);
     if (pool == Pool::NONE) return "Event Type is no pool, at Ptr";
     // Host memory of the driver is what it pinned, whatever an earlier version calls it.
     if (is_pinned || (pool == Pool::HAL && event.device_type == static_cast<u8>(DeviceType::CPU)))
         event.flags |= static_cast<u8>(Flag::PINNED);
-    if (attribute("shadow") == "true") {
+    if (attributes_[RowAttribute::SHADOW] == "true") {
         // The end that upstream gives to a block that was alive: it did not happen.
         if (!is_malloc && !keeps_ends_) {
             derived_ += 1;
@@ -341,19 +303,19 @@ const char* UpstreamReader::memory(const Cells& cells, Event& event) {
         event.flags |= static_cast<u8>(Flag::SHADOW);
     }
     event.pool = static_cast<u8>(pool);
-    event.used = number_or("used", kUnknown);
-    event.total = pool == Pool::HAL ? kUnknown : number_or("total", kUnknown);
+    event.used = attributes_.number_or(RowAttribute::USED, kUnknown);
+    event.total = pool == Pool::HAL ? kUnknown : attributes_.number_or(RowAttribute::TOTAL, kUnknown);
     if (is_malloc) {
         const std::string_view attr = cells[ATTR];
         if (!pending_.empty()) {
             event.attr_at = before_pending_ + static_cast<u64>(attr.data() - pending_.data());
             event.attr_bytes = static_cast<u32>(attr.size());
         }
-        event.is_marked = has_attribute("inefficient_type");
-        event.owner = intern(attribute("owner"));
-        event.module = module_of(attribute("owner"));
-        if (attribute("alloc_type") == "create") event.flags |= static_cast<u8>(Flag::HANDLE);
-        const std::string_view page = attribute("page_type");
+        event.is_marked = attributes_.has(RowAttribute::INEFFICIENT);
+        event.owner = intern(attributes_[RowAttribute::OWNER]);
+        event.module = module_of(attributes_[RowAttribute::OWNER]);
+        if (attributes_[RowAttribute::ALLOC_TYPE] == "create") event.flags |= static_cast<u8>(Flag::HANDLE);
+        const std::string_view page = attributes_[RowAttribute::PAGE_TYPE];
         event.attr = page == "giant" ? 2 : page == "huge" ? 1 : 0;
     }
     return nullptr;
@@ -371,16 +333,16 @@ const char* UpstreamReader::other(const Cells& cells, Event& event) {
     if (kind == "OP_LAUNCH") {
         if (type == "ATEN_START") return is(Kind::OP_START);
         if (type == "ATEN_END") return is(Kind::OP_END);
-        event.attr = intern(attribute("path"));
+        event.attr = intern(attributes_[RowAttribute::PATH]);
         if (type == "ATB_START") return is(Kind::OP_START, 1);
         if (type == "ATB_END") return is(Kind::OP_END, 1);
     } else if (kind == "KERNEL_LAUNCH") {
-        event.ptr = static_cast<u64>(number_or("streamId", 0));
-        event.attr = static_cast<u64>(number_or("taskId", 0));
+        event.ptr = static_cast<u64>(attributes_.number_or(RowAttribute::STREAM_ID, 0));
+        event.attr = static_cast<u64>(attributes_.number_or(RowAttribute::TASK_ID, 0));
         if (type == "KERNEL_LAUNCH") return is(Kind::KERNEL_LAUNCH);
         if (type == "KERNEL_EXECUTE_START") return is(Kind::KERNEL_START);
         if (type == "KERNEL_EXECUTE_END") return is(Kind::KERNEL_END);
-        event.attr = intern(attribute("path"));
+        event.attr = intern(attributes_[RowAttribute::PATH]);
         if (type == "KERNEL_START") return is(Kind::KERNEL_START, 1);
         if (type == "KERNEL_END") return is(Kind::KERNEL_END, 1);
     } else if (kind == "MSTX") {
@@ -397,17 +359,17 @@ const char* UpstreamReader::other(const Cells& cells, Event& event) {
         if (type == "START_TRACE") return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::START_TRACE));
         if (type == "STOP_TRACE") return is(Kind::SYSTEM, static_cast<u32>(SystemEvent::STOP_TRACE));
     } else if (kind == "SNAPSHOT") {
-        event.used = number_or("allocated", kUnknown);
-        event.total = number_or("reserved", kUnknown);
-        event.ptr = static_cast<u64>(std::max<i64>(number_or("max_allocated", 0), 0));
-        event.size = number_or("max_reserved", 0);
-        event.attr = static_cast<u64>(std::max<i64>(number_or("free", 0), 0));
-        event.aux = static_cast<u32>(std::clamp<i64>(number_or("total", 0) >> 10, 0, ~u32{0}));
+        event.used = attributes_.number_or(RowAttribute::ALLOCATED, kUnknown);
+        event.total = attributes_.number_or(RowAttribute::RESERVED, kUnknown);
+        event.ptr = static_cast<u64>(std::max<i64>(attributes_.number_or(RowAttribute::MAX_ALLOCATED, 0), 0));
+        event.size = attributes_.number_or(RowAttribute::MAX_RESERVED, 0);
+        event.attr = static_cast<u64>(std::max<i64>(attributes_.number_or(RowAttribute::FREE, 0), 0));
+        event.aux = static_cast<u32>(std::clamp<i64>(attributes_.number_or(RowAttribute::TOTAL, 0) >> 10, 0, ~u32{0}));
         return is(Kind::SNAPSHOT, event.aux);
     } else if (kind == "OOM_DETAIL" && type == "OOM_TRIGGER") {
-        event.name = intern(attribute("func"));
-        event.size = number_or("req_size", 0);
-        event.ptr = static_cast<u64>(number_or("flag", 0));
+        event.name = intern(attributes_[RowAttribute::FUNC]);
+        event.size = attributes_.number_or(RowAttribute::REQ_SIZE, 0);
+        event.ptr = static_cast<u64>(attributes_.number_or(RowAttribute::FLAG, 0));
         event.pool = static_cast<u8>(Pool::HAL);
         return is(Kind::OOM);
     } else if (kind == "OOM_DETAIL" || kind == "CLEAN_UP") {
@@ -419,51 +381,6 @@ const char* UpstreamReader::other(const Cells& cells, Event& event) {
     return "Event Type is not known";
 }
 
-void UpstreamReader::read_attributes(std::string_view text) {
-    attributes_.clear();
-    if (!text.empty() && text.front() == '{') text.remove_prefix(1);
-    if (!text.empty() && text.back() == '}') text.remove_suffix(1);
-    while (!text.empty()) {
-        const std::size_t colon = text.find(':');
-        if (colon == std::string_view::npos) return;
-        const std::string_view key = unquoted(trimmed(text.substr(0, colon)));
-        text.remove_prefix(colon + 1);
-        // The value ends at a comma behind which another key stands.
-        std::size_t end = 0;
-        for (;;) {
-            end = text.find(',', end);
-            if (end == std::string_view::npos) {
-                end = text.size();
-                break;
-            }
-            std::size_t next = end + 1;
-            while (next < text.size() && text[next] != ':' && text[next] != ',') ++next;
-            if (next == text.size()) next = std::string_view::npos;
-            if (next != std::string_view::npos && text[next] == ':' &&
-                is_key(unquoted(trimmed(text.substr(end + 1, next - end - 1)))))
-                break;
-            end += 1;
-        }
-        attributes_.emplace_back(key, unquoted(trimmed(text.substr(0, end))));
-        text.remove_prefix(std::min(end + 1, text.size()));
-    }
-}
-
-std::string_view UpstreamReader::attribute(std::string_view key) const noexcept {
-    for (const auto& [name, value] : attributes_)
-        if (name == key) return value;
-    return {};
-}
-
-bool UpstreamReader::has_attribute(std::string_view key) const noexcept {
-    return std::any_of(attributes_.begin(), attributes_.end(), [key](const auto& one) { return one.first == key; });
-}
-
-i64 UpstreamReader::number_or(std::string_view key, i64 otherwise) const noexcept {
-    i64 number = otherwise;
-    return to_number(attribute(key), number) ? number : otherwise;
-}
-
 // `CANN@HCCL@…`; where it names no module, MID tells the number.
 i64 UpstreamReader::module_of(std::string_view owner) const {
     if (const std::size_t at = owner.find('@'); at != std::string_view::npos) {
@@ -471,7 +388,7 @@ i64 UpstreamReader::module_of(std::string_view owner) const {
         const auto known = modules_.find(std::string(behind.substr(0, behind.find('@'))));
         if (known != modules_.end()) return known->second;
     }
-    return number_or("MID", kNoModule);
+    return attributes_.number_or(RowAttribute::MID, kNoModule);
 }
 
 void UpstreamReader::leave_out(const char* why, std::string_view text) {

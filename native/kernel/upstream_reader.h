@@ -7,7 +7,7 @@
 //   csv      A quote ends a cell only before a comma, the end of the line or of the file: upstream escapes none. Cells
 //            in quotes may hold line breaks. A Name that is not quoted may hold commas: a row with more cells than
 //            columns gets them back. Lines end as the first one does: with LF, CR LF or CR.
-//   attr     `{k:v,k:v}` of csv and the JSON text of db: a comma belongs to the value unless a key follows.
+//   attr     row_attributes.h
 //   dialects columns are found by the names of the header; decimal and hexadecimal pointers, sizes below 0 of a FREE,
 //            MID in the place of owner, `host` in that of cpu: as earlier versions wrote them.
 //   ends     the FREE that upstream gives to a block that was alive at its exit is no event; for whoever asks for
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kernel/imported_definitions.h"
+#include "kernel/row_attributes.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -114,10 +115,6 @@ private:
     const char* memory(const Cells& cells, Event& event);
     const char* other(const Cells& cells, Event& event);
     const char* place(std::string_view text, Event& event);
-    void read_attributes(std::string_view text);
-    std::string_view attribute(std::string_view key) const noexcept;
-    bool has_attribute(std::string_view key) const noexcept;
-    i64 number_or(std::string_view key, i64 otherwise) const noexcept;
     i64 module_of(std::string_view owner) const;
     void leave_out(const char* why, std::string_view text = {});
 
@@ -137,7 +134,7 @@ private:
     std::string missing_, pending_;
     std::vector<std::string_view> fields_;
     std::string joined_;
-    std::vector<std::pair<std::string_view, std::string_view>> attributes_;
+    RowAttributes attributes_;
     u64 rows_ = 0, lines_ = 1, line_ = 1, left_out_ = 0, derived_ = 0;
     std::string first_left_out_;
     ImportedTable table_;

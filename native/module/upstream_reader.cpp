@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/sqlite_rows.h"
 #include "module/columns.h"
 #include "module/definitions.h"
 #include "module/gil.h"
@@ -20,6 +21,7 @@ namespace py = pybind11;
 namespace memscope {
 namespace {
 
+using kernel::SqliteRows;
 using kernel::UpstreamReader;
 
 // Cells of a row of SQLite: text as bytes, whole numbers, and None; the numbers as text again.
@@ -49,6 +51,16 @@ void add_rows(UpstreamReader& self, const py::list& rows) {
     }
 }
 
+// The next rows of a database; false when there are no more.
+bool add_from(UpstreamReader& self, SqliteRows& rows, std::size_t most) {
+    const GilReleased released;
+    for (std::size_t at = 0; at < most; ++at) {
+        if (!rows.next()) return false;
+        self.row(rows.cells());
+    }
+    return true;
+}
+
 py::dict take(UpstreamReader& self) {
     kernel::ImportedTable table = self.take();
     py::dict columns;
@@ -61,6 +73,9 @@ py::dict take(UpstreamReader& self) {
 }  // namespace
 
 void bind_upstream_reader(py::module_& module) {
+    py::class_<SqliteRows>(module, "SqliteRows", "Rows of a query; see native/kernel/sqlite_rows.h.")
+        .def(py::init<const std::string&, const std::string&, const std::string&>(), py::arg("place"),
+             py::arg("settings"), py::arg("query"));
     py::class_<UpstreamReader>(module, "UpstreamReader",
                                "Events from rows of upstream's files; see native/kernel/upstream_reader.h.")
         .def(py::init<bool, bool, const std::vector<std::string>&>(), py::kw_only(), py::arg("keeps_ends") = false,
@@ -75,6 +90,7 @@ void bind_upstream_reader(py::module_& module) {
              })
         .def("finish", &UpstreamReader::finish)
         .def("add_rows", &add_rows)
+        .def("add_from", &add_from, py::arg("rows"), py::arg("most"))
         .def_property_readonly("waiting", &UpstreamReader::waiting)
         .def("take", &take)
         .def("take_definitions", [](UpstreamReader& self) { return definitions_to_python(self.take_definitions()); })

@@ -152,6 +152,51 @@ def test_a_db_says_what_its_csv_says(tmp_path: Path) -> None:
         assert np.array_equal(csv.columns[name], db.columns[name]), name
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16le"])
+def test_cells_of_every_type_are_read_as_pythons_module_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    database = tmp_path / "memscope_dump_1.db"
+    with sqlite3.connect(database) as db:
+        db.execute(f"PRAGMA encoding='{encoding}'")
+        db.execute(
+            f"CREATE TABLE memscope_dump ({', '.join(f'{chr(34)}{name}{chr(34)}' for name in HEADER.split(','))})"
+        )
+        rows: list[tuple[Any, ...]] = [
+            (0, "OP_LAUNCH", "ATEN_START", "größe, 大", START, 7, 7, 0, "N/A", "", None, None),
+            (1, b"OP_LAUNCH", "ATEN_END", b"blob", str(START), "7", 7, "0", "N/A", b"", "", ""),
+            (2, "MALLOC", "PTA", "N/A", START, 7, 7, 0, "0x10", '{"size":"5"}', "/a.py(1): f\n/b.py(2): g\n", None),
+            (3, "MALLOC", "PTA", "N/A", START, 7, 7, 0, "0x20", 1.5, None, None),
+            (4, "MALLOC", "PTA", "N/A", float(START), 7, 7, 0, "0x30", "{size:1}", None, None),
+            ((1 << 63) - 1, "MALLOC", "PTA", "N/A", START, 7, 7, 0, 64, "{size:1}", None, None),
+            (-(1 << 63), "MALLOC", "PTA", "N/A", START, 7, 7, 0, 64, "{size:1}", None, None),
+            (None, "MALLOC", "PTA", "N/A", START, 7, 7, 0, 64, "{size:1}", None, None),
+        ]
+        db.executemany(f"INSERT INTO memscope_dump VALUES ({','.join('?' * 12)})", rows)
+    native = read_rows(database)
+    assert native.columns["id"].tolist() == [0, 1, 2, (1 << 63) - 1]
+    assert native.columns["ptr"].tolist() == [0, 0, 16, 64]
+    assert native.left_out == 4
+    text = Named(native.definitions).text
+    assert [text(int(name)) for name in native.columns["name"][:2]] == ["größe, 大", "blob"]
+    monkeypatch.setattr("msmemscope.imports.upstream_files.SqliteTable.is_available", lambda: False)
+    python = read_rows(database)
+    assert native.definitions == python.definitions
+    assert native.first_left_out == python.first_left_out
+    for name in native.columns:
+        assert np.array_equal(native.columns[name], python.columns[name]), name
+
+
+def test_a_db_that_is_damaged_behind_its_first_pages_is_refused(tmp_path: Path) -> None:
+    database = tmp_path / "memscope_dump_1.db"
+    _as_db(leaky(steps=200).save(tmp_path / "memscope_dump_1.csv"), database)
+    whole = bytearray(database.read_bytes())
+    whole[4096 * 3 : 4096 * 6] = bytes(range(256)) * 48
+    database.write_bytes(whole)
+    with pytest.raises(InputError, match="cannot be read as a database"):
+        read_rows(database)
+
+
 def _as_db(path: Path, database: Path) -> None:
     import csv
 
