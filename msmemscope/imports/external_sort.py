@@ -103,10 +103,14 @@ class Sorter:
         rows = len(columns[self._keys[0]])
         if not rows:
             return
-        arrival = np.arange(self._rows, self._rows + rows, dtype=np.int64)
-        self._waiting.append(columns | {ARRIVAL: arrival})
-        self._waiting_rows += rows
+        columns = columns | {ARRIVAL: np.arange(self._rows, self._rows + rows, dtype=np.int64)}
         self._rows += rows
+        # What is in order need not wait for more to be sorted with it.
+        if not self._waiting and rows >= BLOCK_ROWS // 2 and _is_sorted(columns, self._keys):
+            self._append(self._run_before(_key(columns, self._keys, 0)), columns)
+            return
+        self._waiting.append(columns)
+        self._waiting_rows += rows
         if self._waiting_rows >= CHUNK_ROWS:
             self._sort_waiting()
 
@@ -136,13 +140,16 @@ class Sorter:
         several.clear()
         if not _is_sorted(columns, self._keys):
             columns = _taken(columns, np.lexsort([columns[name] for name in reversed(self._keys)]))
-        first = _key(columns, self._keys, 0)
+        self._append(self._run_before(_key(columns, self._keys, 0)), columns)
+
+    def _run_before(self, first: Key) -> _Run:
+        """That to which rows from `first` on are added."""
         before = [run for run in self._runs if run.last < first]
         run = max(before, key=lambda one: one.last, default=None)
         if run is None:
             run = _Run()
             self._runs.append(run)
-        self._append(run, columns)
+        return run
 
     def _append(self, run: _Run, columns: Columns) -> None:
         rows = len(columns[ARRIVAL])
