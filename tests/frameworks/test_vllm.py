@@ -58,7 +58,7 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     assert sum(kept) == ranks * KV_CACHE_BYTES
 
 
-def test_the_server_of_its_api_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Path) -> None:
+def test_its_server_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Path) -> None:
     output = tmp_path / "out"
     plain = serve(tiny_model, [], tmp_path / "plain")
 
@@ -70,7 +70,7 @@ def test_the_server_of_its_api_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Pa
     # The server and its engine are no ranks; the worker is.
     assert run.ranks == [0]
     names = {name_of(process).partition(" ")[0] for process in run.processes}
-    assert {"VLLM::EngineCore", "VLLM::Worker", "vllm.entrypoints.openai.api_server"} <= names
+    assert {"VLLM::EngineCore", "VLLM::Worker", "vllm"} <= names
     assert read_findings(run.path / "cluster/leaks.csv") == []
     with (run.path / "cluster/decompose.csv").open(newline="") as file:
         nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "peak")]
@@ -87,20 +87,19 @@ def test_the_server_of_its_api_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Pa
 def serve(model: Path, before: Sequence[str], said: Path) -> list[str]:
     """What a server answers, until it has slept, is woken up and ended; its words go to a file."""
     port = free_port()
-    words = [*before, sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    words = [*before, "vllm", "serve", str(model)]
     words += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "128", "--max-num-seqs", "4"]
     words += ["--max-num-batched-tokens", "256", "--gpu-memory-utilization", "0.05", "--seed", "0"]
     words += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--port", str(port), "--served-model-name", "tiny"]
-    variables = environment(**QUIET, VLLM_SERVER_DEV_MODE="1")  # the mode has /sleep and /collective_rpc
+    variables = environment(**QUIET, VLLM_SERVER_DEV_MODE="1")  # the mode has /sleep and /wake_up
     with said.open("w") as file:
         server = subprocess.Popen(words, stdout=file, stderr=file, env=variables, start_new_session=True)
     try:
         wait_for(server, port, said)
         question = {"model": "tiny", "prompt": "hello world", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
         answers = [json.loads(post(port, "/v1/completions", question))["choices"][0]["text"] for _ in range(6)]
-        # On CPUs the server sends no worker to sleep; a worker that is told to only warns.
-        post(port, "/collective_rpc", {"method": "sleep", "args": [1]})
-        post(port, "/collective_rpc", {"method": "wake_up"})
+        post(port, "/sleep?level=1", {})  # on CPUs the worker only warns
+        post(port, "/wake_up", {})
         os.killpg(server.pid, signal.SIGINT)
         assert server.wait(LIMIT_S) == 0, said.read_text()
     finally:
