@@ -70,7 +70,7 @@ def test_its_server_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Path) -> None
     # The server and its engine are no ranks; the worker is.
     assert run.ranks == [0]
     names = {name_of(process).partition(" ")[0] for process in run.processes}
-    assert {"VLLM::EngineCore", "VLLM::Worker", "vllm"} <= names
+    assert {"VLLM::EngineCore", "vllm"} <= names
     assert read_findings(run.path / "cluster/leaks.csv") == []
     with (run.path / "cluster/decompose.csv").open(newline="") as file:
         nodes = [row for row in csv.DictReader(file) if (row["scope"], row["when"]) == ("process", "peak")]
