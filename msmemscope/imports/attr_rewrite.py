@@ -28,7 +28,7 @@ from msmemscope.imports.upstream_files import TABLES
 
 KEY = "inefficient_type"
 
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 18  # larger ones come from the kernel anew each time, page by page
 _ROWS = 4096  # of a db, at once
 _FIRST_ROW = -(1 << 63)
 

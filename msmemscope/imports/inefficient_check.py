@@ -28,8 +28,6 @@ from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.upstream_files import Columns, RowFile
 from msmemscope.vocabulary import Kind, Pool
 
-_OPERATORS = (Kind.OP_START, Kind.OP_END)
-_OF_BLOCKS = (Kind.MALLOC, Kind.FREE, Kind.ACCESS)
 _NEEDED = (
     *("pid", "id", "kind", "pool", "aux", "size", "ptr", "allocation_id", "attr_at", "attr_bytes", "device"),
     "device_type",
@@ -170,8 +168,9 @@ def check(
                 nameless += len(without)
             if len(old := np.flatnonzero(columns["is_marked"])):
                 stale.append((columns["attr_at"][old], columns["attr_bytes"][old]))
-            is_operator = (kind == _OPERATORS[0]) | (kind == _OPERATORS[1])
-            chosen = np.flatnonzero(is_operator | (np.isin(kind, _OF_BLOCKS) & (block > 0)))
+            is_operator = (kind == Kind.OP_START) | (kind == Kind.OP_END)
+            is_of_block = is_malloc | (kind == Kind.FREE) | (kind == Kind.ACCESS)
+            chosen = np.flatnonzero(is_operator | (is_of_block & (block > 0)))
             rows.add({name: columns[name][chosen] for name in _NEEDED})
         if among is not None:
             among.refuse_copy()
