@@ -6,7 +6,6 @@ Called by the tests of this folder; calls ``python -m msmemscope`` and nothing i
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from compilers import cxx_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -99,8 +99,7 @@ def analysed(output: Path, analysis: str, *command: str | Path, options: Sequenc
 
 def build_observer() -> None:
     """Builds what sees torch's operators, so that they are there from the first step on; skips without a compiler."""
-    if shutil.which("c++") is None:
-        pytest.skip("no C++ compiler: nobody tells what operators touch at once")
+    cxx_compiler("what tells at once which bytes operators touch")
     build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
     subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 
 import pytest
+from compilers import c_compiler, shared_library
 from running import PROGRAMS, environment
 
 from msmemscope.analysis.merged_stack import merged
@@ -25,14 +25,14 @@ void call_back(void (*function)(void)) { not_exported(function); calls += PADDIN
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two ranks, loaded at different addresses by the kernel's random choice."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler")
+    compiler = c_compiler("the libraries of the frames")
     place = tmp_path_factory.mktemp("native")
     (place / "library.c").write_text(SOURCE)
     libraries = [place / f"lib{name}.so" for name in ("stays", "removed", "replaced", "other")]
     for path in libraries:
         padding = "-DPADDING=2" if path.stem == "libother" else "-DPADDING=1"
-        options = ["-O1", "-fno-optimize-sibling-calls", "-shared", "-fPIC", padding, f"-Wl,-soname,{path.name}"]
-        subprocess.run([compiler, *options, "-o", path, place / "library.c"], check=True)
+        options = ["-fno-optimize-sibling-calls", padding, f"-Wl,-soname,{path.name}"]
+        shared_library(compiler, place / "library.c", path, *options)
     command = [sys.executable, "-m", "msmemscope", "--output-path", str(place / "out"), "--device=cpu"]
     launcher = ["--call-stack=c:60,python:20", "--", "torchrun", "--standalone", "--nproc-per-node=2"]
     program = [PROGRAMS / "native_frames.py", *libraries]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from compilers import cxx_compiler
 from running import PROGRAMS, ROOT, run_tool
 
 from msmemscope.tables.run import Run
@@ -34,7 +35,7 @@ Columns = dict[str, npt.NDArray[Any]]
 def allocate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, beside the simulated driver that it is linked to."""
     place = tmp_path_factory.mktemp("allocate")
-    compiler = ["c++", "-std=gnu++17", "-fPIC", "-pthread", f"-I{ROOT / 'simulator'}"]
+    compiler = [cxx_compiler("the simulated driver"), "-std=gnu++17", "-fPIC", "-pthread", f"-I{ROOT / 'simulator'}"]
 
     def compile_one(source: Path) -> str:
         made = place / f"{source.stem}.o"

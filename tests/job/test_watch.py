@@ -4,13 +4,13 @@ files hold what its own test counts."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compilers import c_compiler, shared_library
 from running import LIMIT_S, PROGRAMS, Outcome, Watch, environment
 
 pytest.importorskip("torch")
@@ -21,13 +21,8 @@ MSE = "torch._ops.aten.mse_loss.default,torch._ops.aten.mse_loss_backward.defaul
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler, which builds the operator with the mistake")
     made = tmp_path_factory.mktemp("library") / "past_its_buffer.so"
-    source = WATCHING / "past_its_buffer.c"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    return made
+    return shared_library(c_compiler("the operator with the mistake"), WATCHING / "past_its_buffer.c", made)
 
 
 def run_with(output: Path, options: list[str], *program: str | Path) -> Outcome:

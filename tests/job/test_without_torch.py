@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
+from built_once import built_once
+from compilers import cxx_compiler, shared_library
 from running import LIMIT_S, PROGRAMS, ROOT, Outcome, Watch, environment
 
 from msmemscope.collect.session import Session, hook_library
@@ -56,13 +58,17 @@ for _ in range(5):
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The stand-ins for the CUDA runtime and for a framework."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to build a stand-in for the CUDA runtime")
-    made = []
-    for source in (ROOT / "tests/native/fake_cudart.cpp", PROGRAMS / "without_torch/framework.cpp"):
-        made.append(tmp_path_factory.mktemp("libraries") / f"lib{source.stem}.so")
-        subprocess.run(["g++", "-shared", "-fPIC", "-pthread", str(source), "-o", str(made[-1])], check=True)
-    return made[0], made[1]
+    sources = (ROOT / "tests/native/fake_cudart.cpp", PROGRAMS / "without_torch/framework.cpp")
+    compiler = cxx_compiler("a stand-in for the CUDA runtime")
+
+    def build(place: Path) -> Path:
+        for source in sources:
+            shared_library(compiler, source, place / f"lib{source.stem}.so", "-pthread")
+        return place
+
+    place = built_once(tmp_path_factory, "without_torch", build)
+    runtime, framework = (place / f"lib{source.stem}.so" for source in sources)
+    return runtime, framework
 
 
 def blocks_by_stack(outcome: Outcome) -> list[tuple[int, list[int]]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compilers import c_compiler, shared_library
 from simulated import OnNpu
 
 JOB = Path(__file__).resolve().parents[1] / "job" / "programs" / "watch"
@@ -89,12 +88,8 @@ def test_bytes_past_their_block_and_of_nobody(on_npu: OnNpu, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("queue", ["0", "1"])
 def test_an_operator_that_writes_past_its_tensor_is_named(on_npu: OnNpu, tmp_path: Path, queue: str) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler, which builds the operator with the mistake")
-    library = tmp_path / "past_its_buffer.so"
-    source = JOB / "past_its_buffer.c"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    compiler = c_compiler("the operator with the mistake")
+    library = shared_library(compiler, JOB / "past_its_buffer.c", tmp_path / "past_its_buffer.so")
     program = JOB / "past_its_buffer.py"
     line = next(n for n, text in enumerate(program.read_text().splitlines(), 1) if text.endswith("# SHIFT"))
     for too_many in ("16", "0"):

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from compilers import c_compiler
 
 from msmemscope import progress
 from msmemscope.cli import doctor, output_place, watched
@@ -421,9 +422,7 @@ def test_a_progress_bar_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -
 def test_programs_that_cannot_be_watched(tmp_path: Path) -> None:
     assert preload_obstacles(sys.executable) == []
     assert preload_obstacles(str(program(tmp_path / "script"))) == []
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler to link a static program with")
+    compiler = c_compiler("a static program")
     (tmp_path / "static.c").write_text("int main(void) { return 0; }")
     linked = subprocess.run([compiler, "-static", "-o", tmp_path / "static", tmp_path / "static.c"], check=False)
     if linked.returncode != 0:

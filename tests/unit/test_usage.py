@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from built_once import built_once
+from compilers import cxx_compiler, shared_library
 from fake_run import SECOND, FakeRun, process
 
 from msmemscope.analysis.usage import UsageIndex
@@ -50,9 +51,12 @@ class Fake:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("dcmi") / "libdcmi.so"
-    subprocess.run(["c++", "-std=c++17", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(path)], check=True)
-    return path
+    compiler = cxx_compiler("the stand-in for dcmi")
+
+    def build(place: Path) -> Path:
+        return shared_library(compiler, SOURCE, place / "libdcmi.so", "-std=c++17")
+
+    return built_once(tmp_path_factory, "dcmi", build)
 
 
 @pytest.fixture
