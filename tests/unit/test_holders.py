@@ -311,3 +311,29 @@ def test_a_look_up_is_bounded_in_time_however_many_objects_there_are() -> None:
 def test_nothing_is_looked_up_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     assert find_holders({"a": [1]}, LONG) == []
+
+
+def bounds(leaking: list[int]) -> list[tuple[int, int]]:
+    return [(one.items, one.bound) for one in find_holders({"a": leaking}, LONG) if not one.passes]
+
+
+class Held:
+    def __init__(self, x: object) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_lies_in_a_container_with_a_bound_and_in_something_else_has_no_bound(wrapped: bool) -> None:
+    things = [Held(one) if wrapped else one for one in tensors()]
+    where = addresses(one.x for one in things) if wrapped else addresses(things)  # type: ignore[attr-defined]
+    recent = deque(things, maxlen=100)
+    nested = {"queue": [recent]}
+    last = things[-1]
+    things.clear()
+    assert bounds(where) == [(N, 100)]
+    feats.append([*recent])
+    assert {bound for _, bound in bounds(where)} == {0}
+    feats.clear()
+    feats.extend(Held(one) for one in recent)
+    assert {bound for _, bound in bounds(where)} == {0}
+    assert nested["queue"][0][-1] is last

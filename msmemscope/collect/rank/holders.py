@@ -200,6 +200,40 @@ class _Climb:
         """Whether nobody refers to it, as far as the collector knows."""
         return id(thing) in self._asked and id(thing) not in self._holders
 
+    def held_beside(self, meeting: object, tensors: Sequence[object], *, is_last: bool) -> int | None:
+        """How many of the tensors are held by something that does not hold them through `meeting`. None: more must be
+        known first, and will be."""
+        through = self._held_through(meeting)
+        count = 0
+        for tensor in tensors:
+            waiting, seen, is_beside = [tensor], {id(tensor)}, False
+            while waiting:
+                one = waiting.pop()
+                if id(one) not in self._asked and not is_last:
+                    return None
+                for holder in self._holders.get(id(one), ()):
+                    if id(holder) not in through:
+                        is_beside = True
+                    elif holder is not meeting and id(holder) not in seen:
+                        seen.add(id(holder))
+                        waiting.append(holder)
+            count += is_beside
+        return count
+
+    def _held_through(self, meeting: object) -> set[int]:
+        """Identities of it and of all that it leads to, as far as that is known."""
+        held_by: dict[int, list[int]] = {}
+        for held, holders in self._holders.items():
+            for one in holders:
+                held_by.setdefault(id(one), []).append(held)
+        found, waiting = {id(meeting)}, [id(meeting)]
+        while waiting:
+            for held in held_by.get(waiting.pop(), ()):
+                if held not in found:
+                    found.add(held)
+                    waiting.append(held)
+        return found
+
     def rounds(self, tensors: list[object]) -> Iterator[bool]:
         """Climbs further; whether this is all that will be known."""
         known: set[tuple[int, int]] = set()
@@ -255,8 +289,15 @@ def _holders_of(group: Group, climb: _Climb, *, is_last: bool) -> list[Holder]:
     meeting = group.tensors[0][1] if len(mine) == 1 else _meeting(mine, climb)
     if meeting is not None and (name := climb.names.name(meeting, is_last=is_last)):
         reached = sorted({mine[one] for one in climb.below[id(meeting)] if one in mine})
+        extent = climb.names.extent(meeting)
+        if extent is not None and extent.bound:
+            held_otherwise = climb.held_beside(meeting, [tensor for _, tensor in group.tensors], is_last=is_last)
+            if held_otherwise is None:
+                return []
+            if 10 * held_otherwise > len(group.tensors):  # the container lets go of them, and something else does not
+                extent.bound, name = 0, f"{name}, and by something else"
         text = name + _through(meeting, reached, group, climb)
-        return [group.holder(text, reached, climb.names.extent(meeting))]
+        return [group.holder(text, reached, extent)]
     if not is_last:
         return []
     texts: dict[str, list[int]] = {}
