@@ -305,7 +305,9 @@ class ColumnFile:
     def _column(self, column: _Column, rows: int) -> npt.NDArray[Any]:
         if column.offset < 0:
             if column.step == 0:
-                return np.broadcast_to(column.first, rows)
+                one = np.array([column.first], column.dtype)
+                equal: npt.NDArray[Any] = np.ndarray((rows,), one.dtype, one, strides=(0,))
+                return equal
             steps = np.arange(rows, dtype=column.dtype)
             return np.asarray(column.first + column.dtype.type(column.step) * steps)
         size = rows * column.dtype.itemsize

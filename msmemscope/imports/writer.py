@@ -178,4 +178,5 @@ class _Ring:
 
 def _bytes(column: npt.NDArray[Any]) -> bytes:
     """A column of a batch: of equal values it holds one."""
-    return (column[:1] if (column == column[0]).all() else column).tobytes()
+    is_one = column.strides == (0,) or (column[-1] == column[0] and (column == column[0]).all())
+    return (column[:1] if is_one else column).tobytes()
