@@ -7,6 +7,7 @@ from enum import IntEnum, IntFlag
 RECORD_VERSION = 0x4D01
 UNKNOWN = -1
 NO_DEVICE = -1
+STREAM_SHIFT = 8
 
 
 class Kind(IntEnum):

@@ -57,6 +57,7 @@ def render(text: str) -> str:
         f"RECORD_VERSION = 0x{constant(text, 'kRecordVersion'):04X}",
         f"UNKNOWN = {constant(text, 'kUnknown')}",
         f"NO_DEVICE = {constant(text, 'kNoDevice')}",
+        f"STREAM_SHIFT = {constant(text, 'kStreamShift')}",
         "",
         "",
         "class Kind(IntEnum):",

@@ -1,7 +1,8 @@
 """Memory that was there at the peak though nobody needed it then: by call stack and reason, over all ranks.
 
-In: what each pool's highest peak held in vain (native/kernel/pool_needs.h). Out: a finding for every line and pattern
-that could make the peak lower, worst first; how low it could be as a whole is the analysis's remark and its figures.
+In: what each pool's highest peak held in vain (native/kernel/pool_needs.h), where the blocks of each stream of a card
+are a pool of their own (native/kernel/stream_needs.h). Out: a finding for every line and pattern that could make the
+peak lower, worst first; how low it could be as a whole is the analysis's remark and its figures.
 
 Bytes of a finding are those at the peak, of all its ranks: a block counts for one pattern, so the findings of a pool
 add up to at most its peak. Only a redundant block counts in the finding of the block that it could have been, too; its
@@ -13,6 +14,7 @@ evidence:
     pattern         the word in upstream's files, or unused_allocation, dead_write, redundant_allocation
     per_rank        rank as text, or name of a process -> bytes, blocks (both at the peak), pool_peak_bytes,
                     floor_bytes, device
+    stream          torch's number of it, None where nobody told, or the pool has but one
     operators       most operators between the two touches of a block, between which it was not needed
     all_blocks, all_bytes   that show the pattern at any time
     partner         of a redundant block the line of the one that it could have been, ""
@@ -20,7 +22,7 @@ evidence:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -52,11 +54,24 @@ __all__ = ["INEFFICIENT", "InefficientOptions", "judge"]
 
 KIND = "inefficient"
 COLUMNS = (
-    *("ranks", "device", "pool", "pattern", "file", "line", "function", "peak_blocks", "peak_bytes", "shared_bytes"),
+    *(
+        "ranks",
+        "device",
+        "pool",
+        "stream",
+        "pattern",
+        "file",
+        "line",
+        "function",
+        "peak_blocks",
+        "peak_bytes",
+        "shared_bytes",
+    ),
     *("saving_bytes", "blocks", "bytes", "largest_bytes", "operators", "partner", "pool_peak_bytes", "floor_bytes"),
     *("first_step", "last_step"),
 )
 _WORDS = (EARLY, LATE, IDLE, UNUSED, DEAD, REDUNDANT)
+UNTOLD = -1
 _CONFIDENCE, _ON_HOST = 0.9, 0.7  # what uses host memory beside torch, numpy for one, nobody sees
 
 
@@ -88,12 +103,27 @@ class InefficientOptions:
 
 @dataclass(frozen=True)
 class _Pool:
-    """A pool of one process, and its highest peak."""
+    """A pool of one process, or what of it is of one stream, and its highest peak."""
 
+    device_type: int
     device: int
+    pool: int
+    stream: int
     step: int
     peak_bytes: int
     floor_bytes: int
+    is_of_several: bool
+
+    @property
+    def told_stream(self) -> int | None:
+        """Torch's number of the stream; UNTOLD of those of which nobody told it, None where it is the only one."""
+        return self.stream - 1 if self.is_of_several else None
+
+    @property
+    def name(self) -> str:
+        """ "npu:0 PTA", "npu:0 PTA stream 3"."""
+        whole = f"{device_name(self.device_type, self.device)} {pool_name(self.pool, self.device_type)}"
+        return whole if self.told_stream is None else f"{whole} {_stream_name(self.told_stream)}"
 
 
 @dataclass
@@ -120,6 +150,7 @@ class _Line:
     pattern: str
     device_type: int
     pool: int
+    stream: int | None
     frame: Frame | None
     of_ranks: bool
 
@@ -140,13 +171,13 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
         return frames.setdefault(line_of(tuple(tables.stack(python) or tables.stack(native))), len(frames))
 
     for number, process in tables.tracked.needs.items():
-        pools = dict(_pools(process.floors))
+        pools = {_place(row): pool for row, pool in _pools(process.floors)}
         for row in _rows(_large(process.rows, frame_number, options.min_bytes)):
             pattern = NAMES[row["pattern"]]
             stack = tuple(tables.stack(row["stack_py"]) or tables.stack(row["stack_c"]))
             of_ranks = tables.tracked.subjects.of(number).rank is not None
-            line = _Line(pattern, row["device_type"], row["pool"], line_of(stack), of_ranks)
-            pool = pools[row["device_type"], row["device"], row["pool"]]
+            pool = pools[_place(row)]
+            line = _Line(pattern, row["device_type"], row["pool"], pool.told_stream, line_of(stack), of_ranks)
             _add(lines[line].setdefault(number, _Use(pool)), row)
             stacks.setdefault(line, (stack, row["partner_py"]))
     latest = tables.tracked.subjects.of_latest_attempts
@@ -167,17 +198,30 @@ def _large(rows: Table, frame_number: Callable[[int, int], int], least: int) -> 
     key = np.fromiter((frame_number(*one) for one in stacks), np.int64, len(rows["pool"]))
     for name in ("device_type", "pool", "pattern"):
         key = key << 8 | rows[name].astype(np.int64)
-    _, line = np.unique(key, return_inverse=True)
+    _, line = np.unique(np.stack([key, rows["stream"].astype(np.int64)]), axis=1, return_inverse=True)
     sums = np.zeros(len(key), np.int64)
     np.add.at(sums, line.reshape(-1), rows["peak_bytes"] + rows["shared_bytes"])
     keep = sums[line.reshape(-1)] >= least
     return {name: column[keep] for name, column in rows.items()}
 
 
-def _pools(floors: Table) -> Iterator[tuple[tuple[int, int, int], _Pool]]:
+def _place(row: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(row[name] for name in ("device_type", "device", "pool", "stream"))
+
+
+def _pools(floors: Table) -> Iterator[tuple[dict[str, int], _Pool]]:
+    """With the row of each."""
+    streams = Counter(_place(row)[:-1] for row in _rows(floors))
     for row in _rows(floors):
-        place = row["device_type"], row["device"], row["pool"]
-        yield place, _Pool(row["device"], row["step"], row["peak_bytes"], row["floor_bytes"])
+        place = _place(row)
+        device_type, device, pool, stream = place
+        is_of_several = streams[device_type, device, pool] > 1
+        peak, floor = row["peak_bytes"], row["floor_bytes"]
+        yield row, _Pool(device_type, device, pool, stream, row["step"], peak, floor, is_of_several)
+
+
+def _stream_name(stream: int) -> str:
+    return "without a stream" if stream == UNTOLD else f"stream {stream}"
 
 
 def _rows(table: Table) -> Iterator[dict[str, int]]:
@@ -203,10 +247,10 @@ def _is_told(use: _Use, options: InefficientOptions) -> bool:
 
 def _share_room(told: Mapping[_Line, Mapping[int, _Use]]) -> None:
     """The savings of each pool: the largest first, until its floor is reached."""
-    of_pool: dict[tuple[int, int, int, int], list[tuple[_Line, _Use]]] = defaultdict(list)
+    of_pool: dict[tuple[int, _Pool], list[tuple[_Line, _Use]]] = defaultdict(list)
     for line, uses in told.items():
         for number, use in uses.items():
-            of_pool[number, line.device_type, use.pool.device, line.pool].append((line, use))
+            of_pool[number, use.pool].append((line, use))
     for some in of_pool.values():
         room = some[0][1].pool.peak_bytes - some[0][1].pool.floor_bytes
         for _, use in sorted(some, key=lambda one: (-one[1].bytes, one[0].pattern, one[0].place)):
@@ -254,6 +298,7 @@ def _finding(
         "evidence": {
             "pattern": line.pattern,
             "per_rank": per_rank,
+            "stream": line.stream if line.stream != UNTOLD else None,
             "operators": operators,
             "all_blocks": sum(one.all_blocks for one in several),
             "all_bytes": sum(one.all_bytes for one in several),
@@ -262,6 +307,7 @@ def _finding(
     }
     cells: dict[str, str | int | float] = {
         "ranks": fold_ranks(of_whom["ranks"]),
+        "stream": "" if line.stream in (None, UNTOLD) else line.stream,
         "pattern": line.pattern,
         **{name: facts[name] for name in ("device", "pool", "file", "line", "function", "first_step", "last_step")},
         "peak_blocks": facts["blocks"],
@@ -276,11 +322,11 @@ def _finding(
         "pool_peak_bytes": max(one.pool.peak_bytes for one in several),
         "floor_bytes": max(one.pool.floor_bytes for one in several),
     }
-    sentence = _sentence(Finding(**facts), several)
+    sentence = _sentence(Finding(**facts), several, line.stream)
     return Finding(**facts, sentence=sentence, row=Row("inefficient", cells))
 
 
-def _sentence(found: Finding, several: Sequence[_Use]) -> str:
+def _sentence(found: Finding, several: Sequence[_Use], stream: int | None) -> str:
     pattern, count = found.evidence["pattern"], found.evidence["operators"]
     operators = f"{count:,} operator{'' if count == 1 else 's'}"
     most = max(one.bytes + one.shared_bytes for one in several)
@@ -288,7 +334,10 @@ def _sentence(found: Finding, several: Sequence[_Use]) -> str:
     if len(several) > 1:
         is_equal = all(one.bytes + one.shared_bytes == most for one in several)
         size = f"{size} each" if is_equal else f"up to {size} each"
-    start = f"{at_the_start(found.who)}: {size} at the peak of {found.device or 'the pool'}"
+    pool = found.device or "the pool"
+    if stream is not None:
+        pool = f"{pool} {_stream_name(stream)}" if stream == UNTOLD else f"{_stream_name(stream)} of {pool}"
+    start = f"{at_the_start(found.who)}: {size} at the peak of {pool}"
     place = found.where
     if pattern == REDUNDANT:
         other = found.evidence["partner"]
@@ -332,11 +381,10 @@ def remark(judged: Judged) -> Remark | None:
     needs = judged.tables.tracked.needs
     if not needs:
         return Remark("No operator was recorded, so nobody knows which memory was needed when.")
-    place, pool = max(
-        ((place, pool) for one in needs.values() for place, pool in _pools(one.floors)),
-        key=lambda entry: entry[1].peak_bytes,
-    )
-    name = f"{pool_name(place[2], place[0])} on {device_name(place[0], place[1])}"
+    pool = max((pool for one in needs.values() for _, pool in _pools(one.floors)), key=lambda one: one.peak_bytes)
+    name = f"{pool_name(pool.pool, pool.device_type)} on {device_name(pool.device_type, pool.device)}"
+    if pool.told_stream is not None:
+        name = f"{name}, {_stream_name(pool.told_stream)}"
     return Remark(
         f"The largest peak, {format_bytes(pool.peak_bytes)} of {name}, cannot fall below "
         f"{format_bytes(pool.floor_bytes)} with the same order of operators.",
@@ -360,10 +408,9 @@ def figures(judged: Judged) -> dict[str, Any]:
     pools: dict[str, dict[str, Any]] = {}
     for number, process in tracked.needs.items():
         of_process = pools.setdefault(names.get(number, ""), {})
-        for row in _rows(process.floors):
-            name = f"{device_name(row['device_type'], row['device'])} {pool_name(row['pool'], row['device_type'])}"
+        for row, pool in _pools(process.floors):
             columns = ("step", "peak_bytes", "unneeded_bytes", "undecided_bytes", "touched_bytes", "floor_bytes")
-            of_process[name] = {column: row[column] for column in columns}
+            of_process[pool.name] = {column: row[column] for column in columns}
     return {"inefficient": {"findings": len(judged.accused), "peaks": pools}}
 
 

@@ -210,17 +210,25 @@ def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: SiteLines
         fresh, early = int(pools["fresh_bytes"][at]), int(pools["early_bytes"][at])
         ages = ((THIS_STEP, fresh), (EARLIER, total - fresh - early), (WARM_UP, early))
         parts += [Part(AGE, what, size) for what, size in ages if size]
-        step, floor = int(pools["step"][at]), floors.get((device_type, device, pool, total))
-        yield PoolPeak(number, device_type, device, pool, step, total, tuple(parts), floor)
+        peak, floor = floors.get((device_type, device, pool), (-1, 0))
+        known = floor if peak in (0, total) else None
+        step = int(pools["step"][at])
+        yield PoolPeak(number, device_type, device, pool, step, total, tuple(parts), known)
 
 
-def _floors(tables: Tables, number: int) -> dict[tuple[int, ...], int]:
-    """By pool and the bytes of its peak: where operators were told later, another peak was judged."""
+def _floors(tables: Tables, number: int) -> dict[tuple[int, ...], tuple[int, int]]:
+    """By pool the bytes of its peak, 0 for any, and its floor. Where operators were told later, another peak was judged.
+    A pool whose streams are judged one by one holds at least what one of them does."""
     needs = tables.tracked.needs.get(number)
     if needs is None:
         return {}
-    keys = zip(*(needs.floors[name].tolist() for name in (*_POOL, "peak_bytes")), strict=True)
-    return dict(zip(keys, needs.floors["floor_bytes"].tolist(), strict=True))
+    floors: dict[tuple[int, ...], tuple[int, int]] = {}
+    pools = zip(*(needs.floors[name].tolist() for name in _POOL), strict=True)
+    for pool, peak, floor in zip(
+        pools, needs.floors["peak_bytes"].tolist(), needs.floors["floor_bytes"].tolist(), strict=True
+    ):
+        floors[pool] = (0, max(floor, floors[pool][1])) if pool in floors else (peak, floor)
+    return floors
 
 
 def _rest(by: str, total: int, parts: Sequence[Part], *, blocks: int | None = None) -> list[Part]:

@@ -15,14 +15,19 @@ from msmemscope.analysis.findings import device_name, pool_name
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.errors import UsageError
 from msmemscope.tables.run import Run
-from msmemscope.vocabulary import Kind
+from msmemscope.vocabulary import STREAM_SHIFT, Kind
 
 PLACE = "place"
 """`file:line` of the user's own code in the call stack, the native stack's where there is no other; "" for none."""
 
+STREAM = "stream"
+"""Torch's number of the stream of an operator, an access or an allocation on a card; null where nobody told."""
+
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _NAMED = {"device": ("device_type", "device"), "pool": ("pool", "device_type"), PLACE: ("stack_py", "stack_c")}
 """Readable columns and what they are made of."""
+
+_ON_STREAMS = pa.array([Kind.MALLOC, Kind.ACCESS, Kind.OP_START, Kind.OP_END], pa.uint8())
 
 
 class Readable:
@@ -41,7 +46,12 @@ class Readable:
     @property
     def names(self) -> list[str]:
         """Of all columns."""
-        return [*(name for name in self._schema.names if name != "device_type"), PLACE]
+        stored = [name for name in self._schema.names if name != "device_type"]
+        return [*stored, PLACE, *([STREAM] if self._makes_streams else [])]
+
+    @property
+    def _makes_streams(self) -> bool:
+        return "aux" in self._schema.names
 
     def chosen(self, columns: Sequence[str] | None) -> list[str]:
         """The columns that are asked for; None: all. UsageError for one that there is not."""
@@ -52,7 +62,8 @@ class Readable:
 
     def needed(self, columns: Sequence[str]) -> list[str]:
         """The stored columns that these are made of."""
-        return list(dict.fromkeys(part for name in columns for part in _NAMED.get(name, (name,))))
+        made_of = {**_NAMED, **({STREAM: ("kind", "aux")} if self._makes_streams else {})}
+        return list(dict.fromkeys(part for name in columns for part in made_of.get(name, (name,))))
 
     def schema(self, columns: Sequence[str]) -> pa.Schema:
         """Of what made() returns."""
@@ -67,12 +78,18 @@ class Readable:
     def _type(self, name: str) -> pa.DataType:
         if name in _NAMED or name in self._texts or name == "kind":
             return _TEXT
+        if name == STREAM:
+            return pa.uint32()
         return self._schema.field(name).type
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         if name in _NAMED:
             first, second = (batch[part].cast(pa.int64(), safe=False) for part in _NAMED[name])
             return _by_pair(first, second, self._makers[name])
+        if name == STREAM and self._makes_streams:
+            told = pc.shift_right(batch["aux"], pa.scalar(STREAM_SHIFT, pa.uint32()))
+            is_told = pc.and_(pc.is_in(batch["kind"], _ON_STREAMS), pc.greater(told, 0))
+            return pc.if_else(is_told, pc.subtract(told, pa.scalar(1, pa.uint32())), None)
         if name == "kind":
             return _by_number(batch[name], _kind_name)
         return _by_number(batch[name], self._run.string) if name in self._texts else batch[name]

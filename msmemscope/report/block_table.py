@@ -75,6 +75,7 @@ BLOCK_SCHEMA = pa.schema(
         pa.field("writes", pa.uint64(), nullable=False),
         pa.field("longest_idle_ns", pa.uint64()),
         pa.field("inefficient", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("stream", pa.uint32()),
     ]
 )
 _DELTA_COLUMNS = ("ring", "allocation_id", "malloc_ts", "free_ts")
@@ -196,6 +197,8 @@ def block_rows(lives: Sequence[tuple[Whose, Table]], owners: Mapping[int, str]) 
     columns["longest_idle_ns"] = columns["longest_idle"]
     known |= dict.fromkeys(("first_access_ts", "last_access_ts"), columns["accesses"] > 0)
     known["longest_idle_ns"] = columns["accesses"] > 1
+    known["stream"] = columns["stream"] > 0  # vocabulary.py, STREAM_SHIFT: one more than torch's number
+    columns["stream"] = np.maximum(columns["stream"], 1) - np.uint32(1)
     owner = _owners(columns["owner"], owners)
     texts = {"owner": owner, "inefficient": _patterns(columns["inefficient"])}
     arrays = [

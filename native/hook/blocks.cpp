@@ -84,6 +84,7 @@ Event event_of(Kind kind, const Block& block) noexcept {
     event.record.total = block.total;
     event.record.attr = block.attr;
     event.record.name = id_of_name(block.name);
+    event.record.aux = stream_word(block.stream);
     return event;
 }
 
@@ -134,6 +135,7 @@ void record_remembered(const LiveBlock& known) noexcept {
     event.record.tid = known.tid;
     event.record.attr = known.attr;
     event.record.name = id_of_name(known.name);
+    event.record.aux = stream_word(known.stream);
     if (event.kind == Kind::MALLOC) note_recorded(known.key, static_cast<DeviceType>(known.device_type));
     emit(event);
 }
@@ -152,6 +154,7 @@ void remember(Kind begin, const Block& block) noexcept {
     known.pool = static_cast<u8>(block.pool);
     known.flags = block.flags;
     known.kind = static_cast<u8>(begin);
+    known.stream = block.stream;
     LiveTable& table = table_of(begin);
     table.insert(known);
     // Recording may have come on since we looked. If its sweep had passed our shard, then the shard's lock has shown us

@@ -30,6 +30,7 @@ struct Block {
     i64 total = kUnknown;
     u64 attr = 0;
     const char* name = nullptr;  // a literal: the function of the driver
+    u32 stream = kNoStream;      // of an allocation: told_stream() of the one that it is for
 };
 
 void block_allocated(const Block& block) noexcept;

@@ -25,6 +25,7 @@ struct LiveBlock {
     u8 pool;
     u8 flags;
     u8 kind;  // Kind of the event that put it here
+    u32 stream;
 };
 
 class LiveTable {

@@ -4,63 +4,100 @@
 
 namespace memscope::kernel {
 
-void ApiOrder::start(u32 tid, u32 framework) {
+ApiOrder::Clock ApiOrder::clock_of(PoolKey pool, u32 stream) {
+    const Family family = family_of(pool);
+    if (stream == kNoStream || family == Family::COUNT || !pool.has_streams()) return clock_of(family);
+    return obtain_clock({pool.device_type, pool.device, stream});
+}
+
+ApiOrder::Clock ApiOrder::obtain_clock(const StreamKey& key) {
+    for (std::size_t at = 0; at < streams_.size(); ++at)
+        if (streams_[at] == key) return static_cast<Clock>(kFamilies + at);
+    if (streams_.size() == kMaxStreams) return kNoClock;
+    clocks_.emplace_back();
+    streams_.push_back(key);
+    return static_cast<Clock>(clocks_.size() - 1);
+}
+
+Family ApiOrder::family_by(Clock clock) const noexcept {
+    if (clock < kFamilies) return static_cast<Family>(clock);
+    const u8 device_type = streams_[clock - kFamilies].device_type;
+    return device_type == static_cast<u8>(DeviceType::CUDA) ? Family::CUDA : Family::PTA;
+}
+
+void ApiOrder::start(u32 tid, u32 framework, StreamKey where) {
     Open* open = obtain(tid, framework);
     if (open == nullptr) return;
     if (rule_ == Rule::BY_THREAD && open->depth != 0) {
         open->depth += 1;
         return;
     }
+    if (open->depth == 0) open->parts.clear();  // else it takes the place of another, whose blocks are its own now
     open->depth = 1;
     open->is_given = false;
     operators_ += 1;
     if (framework == kAtb) {
-        open->api[index(Family::ATB)] = ++states_[index(Family::ATB)].latest;
+        number(*open, clock_of(Family::ATB));
         return;
     }
-    for (const Family family : {Family::PTA, Family::HOST, Family::CUDA})
-        open->api[index(family)] = ++states_[index(family)].latest;
+    for (const Family family : {Family::PTA, Family::HOST, Family::CUDA}) number(*open, clock_of(family));
+    if (where.stream == kNoStream) return;
+    if (const Clock clock = obtain_clock(where); clock != kNoClock) number(*open, clock);
+}
+
+// It begins by a clock.
+void ApiOrder::number(Open& open, Clock clock) {
+    const u64 latest = clocks_[clock].latest;
+    if (Part& part = part_of(open, clock); part.api <= latest) part.api = ++clocks_[clock].latest;
+}
+
+// Its number by a clock, which is the next when it has none yet.
+ApiOrder::Part& ApiOrder::part_of(Open& open, Clock clock) {
+    for (Part& part : open.parts)
+        if (part.clock == clock) return part;
+    return open.parts.emplace_back(Part{clock, false, false, ++clocks_[clock].latest});
 }
 
 void ApiOrder::end(u32 tid, u32 framework) {
     Open* open = find(tid, framework);
     if (open == nullptr || --open->depth != 0) return;
     is_full_ = false;
-    for (std::size_t family = 0; (open->mallocs | open->frees) >> family != 0; ++family) {
-        State& state = states_[family];
-        if ((open->mallocs >> family & 1) != 0) state.last_malloc = std::max(state.last_malloc, open->api[family]);
-        if ((open->frees >> family & 1) != 0) state.last_free = std::max(state.last_free, open->api[family]);
+    for (const Part& part : open->parts) {
+        State& state = clocks_[part.clock];
+        if (part.has_malloc) state.last_malloc = std::max(state.last_malloc, part.api);
+        if (part.has_free) state.last_free = std::max(state.last_free, part.api);
     }
-    open->mallocs = open->frees = 0;
 }
 
-ApiOrder::Moment ApiOrder::malloc(Family family, u32 tid) {
-    return happen(family, tid, &Open::mallocs, &State::last_malloc);
+ApiOrder::Moment ApiOrder::malloc(Clock clock, u32 tid) {
+    return happen(clock, tid, &Part::has_malloc, &State::last_malloc);
 }
 
-ApiOrder::Moment ApiOrder::free(Family family, u32 tid) { return happen(family, tid, &Open::frees, &State::last_free); }
+ApiOrder::Moment ApiOrder::free(Clock clock, u32 tid) { return happen(clock, tid, &Part::has_free, &State::last_free); }
 
-ApiOrder::Moment ApiOrder::access(Family family, u32 tid) {
-    const Moment moment = happen(family, tid, nullptr, nullptr);
-    if (Open* open = around(family, tid)) open->is_given = true;
-    u64& last = states_[index(family)].last_access;
+ApiOrder::Moment ApiOrder::access(Clock clock, u32 tid) {
+    const Moment moment = happen(clock, tid, nullptr, nullptr);
+    if (Open* open = around(clock, tid)) open->is_given = true;
+    u64& last = clocks_[clock].last_access;
     last = std::max(last, moment.api);
     return moment;
 }
 
-ApiOrder::Moment ApiOrder::happen(Family family, u32 tid, u8 Open::* what, u64 State::* last) {
-    if (Open* open = around(family, tid)) {
-        if (what != nullptr) open->*what = static_cast<u8>(open->*what | 1u << index(family));
-        return {open->api[index(family)], operators_, open->is_given};
+ApiOrder::Moment ApiOrder::happen(Clock clock, u32 tid, bool Part::* what, u64 State::* last) {
+    if (Open* open = around(clock, tid)) {
+        Part& part = part_of(*open, clock);
+        if (what != nullptr) part.*what = true;
+        return {part.api, operators_, open->is_given};
     }
-    State& state = states_[index(family)];
+    State& state = clocks_[clock];
     state.latest += 1;
     if (last != nullptr) state.*last = state.latest;
     return {state.latest, operators_, false};
 }
 
 // The operator in which it happens; null: it is outside of any. Nobody tells those of MindSpore.
-ApiOrder::Open* ApiOrder::around(Family family, u32 tid) {
+ApiOrder::Open* ApiOrder::around(Clock clock, u32 tid) {
+    const Family family = family_by(clock);
     return family == Family::MINDSPORE ? nullptr : find(tid, family == Family::ATB ? kAtb : 0);
 }
 

@@ -4,18 +4,23 @@
 //           any is one of its own. They are numbered from 1 in the order in which they begin.
 //   family  pools that one framework feeds: each counts for itself, so that what happens to host memory makes no block
 //           of the card idle. Operators of torch count in the families of torch's pools, those of ATB in that of ATB.
+//   clock   what numbers them: one of each family for whose events nobody tells a stream, in the order of the host, which
+//           all operators of the family advance; and one of each stream of a card. The latter is advanced by the
+//           operators that are launched on its stream, and by others that touch a block of it, allocate it or free it:
+//           what other streams do meanwhile may come before or behind all of that.
 //   threads an operator ends for its own thread alone, and one within another is part of it. Operators that run at once
 //           in two threads (backward passes, loaders) have the order of their beginnings.
 //   letter  as upstream counts, for whoever must agree with it: one operator is open for all threads, one that begins
 //           takes the place of the other, and the end of any ends it, so that the rest of an outer one is told apart
 //           event by event.
 //
-// Memory: threads that are inside an operator, kMaxThreads at most; what further threads do is outside of any.
+// Memory: threads that are inside an operator, kMaxThreads at most; what further threads do is outside of any. Clocks of
+// kMaxStreams streams at most; further streams have none.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <unordered_map>
+#include <vector>
 
 #include "kernel/pool_key.h"
 #include "kernel/running.h"
@@ -25,6 +30,7 @@ namespace memscope::kernel {
 
 enum class Family : u8 { PTA, HOST, CUDA, ATB, MINDSPORE, COUNT };
 inline constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::COUNT);
+inline constexpr std::size_t kMaxStreams = 256;  // of all cards of a process
 
 // Whose blocks are judged: those that a framework hands out. COUNT: no family's.
 constexpr Family family_of(PoolKey pool) noexcept {
@@ -44,13 +50,31 @@ constexpr Family family_of(PoolKey pool) noexcept {
     }
 }
 
+// Of a stream that torch has told. stream: as stream_of() has it.
+struct StreamKey {
+    u8 device_type;
+    i16 device;
+    u32 stream;
+
+    bool operator==(const StreamKey& other) const noexcept {
+        return device_type == other.device_type && device == other.device && stream == other.stream;
+    }
+};
+
 class ApiOrder {
 public:
-    enum class Rule : u8 { BY_THREAD, LETTER };
-    explicit ApiOrder(Rule rule = Rule::BY_THREAD) noexcept : rule_(rule) {}
+    using Clock = u32;
+    static constexpr Clock kNoClock = ~Clock{0};
 
-    // OP_START and OP_END; framework: their aux.
-    void start(u32 tid, u32 framework);
+    enum class Rule : u8 { BY_THREAD, LETTER };
+    explicit ApiOrder(Rule rule = Rule::BY_THREAD) : rule_(rule), clocks_(kFamilies) {}
+
+    // By which blocks of a pool are judged. stream: kNoStream where nobody told.
+    static constexpr Clock clock_of(Family family) noexcept { return static_cast<Clock>(family); }
+    Clock clock_of(PoolKey pool, u32 stream);
+
+    // OP_START and OP_END; framework: without its stream, which stands beside it.
+    void start(u32 tid, u32 framework, StreamKey where = {0, 0, kNoStream});
     void end(u32 tid, u32 framework);
 
     // When something happens.
@@ -59,15 +83,15 @@ public:
         u32 operators = 0;      // that had begun by then
         bool is_given = false;  // in an operator that has been given tensors
     };
-    Moment malloc(Family family, u32 tid);
-    Moment access(Family family, u32 tid);
-    Moment free(Family family, u32 tid);
+    Moment malloc(Clock clock, u32 tid);
+    Moment access(Clock clock, u32 tid);
+    Moment free(Clock clock, u32 tid);
 
     // The latest api in which a block was allocated, freed, accessed; 0: none. An operator counts when it has ended.
-    u64 last_malloc(Family family) const noexcept { return states_[index(family)].last_malloc; }
-    u64 last_free(Family family) const noexcept { return states_[index(family)].last_free; }
-    u64 last_access(Family family) const noexcept { return states_[index(family)].last_access; }
-    u64 latest(Family family) const noexcept { return states_[index(family)].latest; }
+    u64 last_malloc(Clock clock) const noexcept { return clocks_[clock].last_malloc; }
+    u64 last_free(Clock clock) const noexcept { return clocks_[clock].last_free; }
+    u64 last_access(Clock clock) const noexcept { return clocks_[clock].last_access; }
+    u64 latest(Clock clock) const noexcept { return clocks_[clock].latest; }
     u32 operators() const noexcept { return operators_; }
 
     // Events are missing: nothing is known to run.
@@ -82,25 +106,35 @@ private:
     struct State {
         u64 latest = 0, last_malloc = 0, last_free = 0, last_access = 0;
     };
+    // The number of an operator by one clock, and whether something was allocated or freed in it.
+    struct Part {
+        Clock clock;
+        bool has_malloc, has_free;
+        u64 api;
+    };
     // What one thread runs of one framework.
     struct Open {
         u32 depth = 0;
         bool is_given = false;
-        u8 mallocs = 0, frees = 0;  // bit per family
-        std::array<u64, kFamilies> api{};
+        std::vector<Part> parts;  // a handful
     };
 
     static constexpr std::size_t index(Family family) noexcept { return static_cast<std::size_t>(family); }
-    Open* around(Family family, u32 tid);
+    Family family_by(Clock clock) const noexcept;
+    Clock obtain_clock(const StreamKey& key);
+    void number(Open& open, Clock clock);
+    Part& part_of(Open& open, Clock clock);
+    Open* around(Clock clock, u32 tid);
     Open* find(u32 tid, u32 framework);
     Open* obtain(u32 tid, u32 framework);
     u64 key(u32 tid, u32 framework) const noexcept {
         return u64{rule_ == Rule::LETTER ? 0 : tid} << 1 | (framework == kAtb ? 1 : 0);
     }
-    Moment happen(Family family, u32 tid, u8 Open::* what, u64 State::* last);
+    Moment happen(Clock clock, u32 tid, bool Part::* what, u64 State::* last);
 
     const Rule rule_;
-    std::array<State, kFamilies> states_{};
+    std::vector<State> clocks_;       // first those of the families
+    std::vector<StreamKey> streams_;  // of the others
     std::unordered_map<u64, Open> threads_;
     u64 known_key_ = 0;  // of the latest that was asked for
     Open* known_ = nullptr;

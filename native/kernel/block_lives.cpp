@@ -186,7 +186,8 @@ void BlockLives::append(LifeTable& table, LifeRows& rows, const Life& life, cons
     row.name[at] = life.name;
     row.op[at] = life.running.operation;
     row.range[at] = life.running.range;
-    row.attr[at] = block.attr;
+    row.attr[at] = pool.has_streams() ? 0 : block.attr;
+    row.stream[at] = pool.has_streams() ? static_cast<u32>(block.attr) : kNoStream;
     row.flags[at] = block.flags;
     row.segments[at] = place.segments;
     row.segment_ptr[at] = place.ptr;

@@ -25,7 +25,7 @@ struct alignas(64) Block {
     u64 id = 0;   // number of the allocation within its process, from 1; 0: no block lives here
     i64 size = 0;
     u64 ts = 0;
-    u64 attr = 0;  // as its MALLOC has it: the driver's flag word
+    u64 attr = 0;  // the driver's flag word; of a framework's pool the stream that it was allocated for (record.h)
     u32 site = 0;
     u32 step = 0;
     u32 tid = 0;

@@ -35,10 +35,11 @@ struct ApiLife {
     u64 last_api = 0;   // of the latest access; 0: none
     u8 words = 0;
 
-    // last_free: the latest api that freed a block. Returns the patterns that this access has shown.
-    u8 access(u64 api, u64 last_free, u64 threshold) noexcept {
+    // last_free: the latest api that freed a block. is_over: the accesses before are known to be over. Returns the
+    // patterns that this access has shown.
+    u8 access(u64 api, u64 last_free, u64 threshold, bool is_over = true) noexcept {
         const u8 before = words;
-        if (last_api != 0 && api > last_api && api - last_api > threshold) words |= temporary_idleness;
+        if (is_over && last_api != 0 && api > last_api && api - last_api > threshold) words |= temporary_idleness;
         if (first_api == 0 && api != malloc_api) first_api = api;
         if ((words & early_allocation) == 0 && first_api != 0 && malloc_api < last_free && last_free < first_api)
             words |= static_cast<u8>(early_allocation | ((words & temporary_idleness) != 0 ? kIdleFirst : 0));

@@ -131,7 +131,7 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
             launches_ += 1;
             break;
         case Kind::OP_START:
-            inefficiency_.start(events.tid[row], events.aux[row]);
+            inefficiency_.start(events.tid[row], events.aux[row], events.device_type[row], events.device[row]);
             break;
         case Kind::OP_END:
             inefficiency_.end(events.tid[row], events.aux[row]);
@@ -193,7 +193,7 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     block.tid = events.tid[row];
     block.launches = launches_;
     block.flags = events.flags[row];
-    block.attr = events.attr[row];
+    block.attr = pool.key.has_streams() ? stream_of(events.aux[row]) : events.attr[row];
     pool.lowest = std::min(pool.lowest, block.ptr);
     pool.beyond = std::max(pool.beyond, block.ptr + std::max<u64>(static_cast<u64>(size), 1));
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
@@ -212,7 +212,8 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     pool.owners.note_level(allocs_, clock_.step());
     pool.peaks.allocated(size);
     pool.peaks.note_level(clock_.step(), clock_.last_ts());
-    inefficiency_.begin(block, pool.key, pool.needs, pool.steps.live_bytes());
+    pool.needs.allocated(Inefficiency::stream_of_block(block, pool.key), size);
+    inefficiency_.begin(block, pool.key, pool.needs);
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -253,11 +254,11 @@ void BlockTracker::on_access(const EventColumns& events, std::size_t row, Outcom
         if (block == nullptr) continue;
         outcome.allocation_id = block->id;
         const bool is_backward = has(events.flags[row], Flag::BACKWARD);
-        if (uses_.access(*block, events.aux[row], events.ts[row], is_backward))
+        if (uses_.access(*block, events.aux[row] & kLowBits, events.ts[row], is_backward))
             owners_.suggest(*block, pool->owners, kDetail1, FoldLabel::ACTIVATION, anomalies_);
         if (pool->key.pool == static_cast<u8>(Pool::PTA))
             owners_.suggest(*block, pool->owners, kDetail2, FoldLabel::OPS, anomalies_);
-        inefficiency_.access(*block, pool->key, pool->needs, events, row);
+        inefficiency_.access(*block, pool->key, events, row);
         return;
     }
     anomalies_.count(Anomaly::UNKNOWN_ACCESS, std::clamp<i64>(events.size[row], 0, kMaxBlockBytes));
@@ -308,7 +309,8 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bo
     if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
         owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
     const u8 inefficient =
-        seen ? inefficiency_.end(block, pool.key, pool.needs, tid) : inefficiency_.lose(block, pool.needs);
+        seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
+    pool.needs.freed(Inefficiency::stream_of_block(block, pool.key), block.size);
     if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);
     uses_.end(block);

@@ -32,13 +32,13 @@
 #include "kernel/inefficiency.h"
 #include "kernel/owners.h"
 #include "kernel/pool_key.h"
-#include "kernel/pool_needs.h"
 #include "kernel/pool_steps.h"
 #include "kernel/running.h"
 #include "kernel/site_peaks.h"
 #include "kernel/site_sums.h"
 #include "kernel/sites.h"
 #include "kernel/step_clock.h"
+#include "kernel/stream_needs.h"
 #include "kernel/tables.h"
 #include "record/record.h"
 
@@ -114,7 +114,7 @@ private:
         std::unique_ptr<std::set<u64>> ordered;
         OwnedBytes owners;
         PoolPeaks peaks;
-        PoolNeeds needs;
+        StreamNeeds needs;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
         PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}

@@ -23,7 +23,7 @@ struct Use {
 
 class BlockUses {
 public:
-    // how: aux of ACCESS. Whether the block is an activation by it.
+    // how: of an ACCESS. Whether the block is an activation by it.
     bool access(const Block& block, u32 how, u64 ts, bool is_backward) {
         is_recorded_ = true;
         Use& use = uses_[block.id];

@@ -10,16 +10,19 @@ constexpr u32 kWrite = 2;  // aux of an ACCESS
 
 }  // namespace
 
-void Inefficiency::judge(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
-    const Family family = family_of(pool);
+void Inefficiency::judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream) {
+    PoolNeeds& needs = stream.needs;
+    const ApiOrder::Clock clock =
+        family_of(pool) == Family::COUNT ? ApiOrder::kNoClock : order_.clock_of(pool, stream.stream);
     // Of a block from before recording nobody knows what has touched it.
-    if (family == Family::COUNT || has(block.flags, Flag::SHADOW)) {
-        needs.note_level(level);
+    if (clock == ApiOrder::kNoClock || has(block.flags, Flag::SHADOW)) {
+        needs.note_level(stream.level);
         return;
     }
-    const ApiOrder::Moment moment = order_.malloc(family, block.tid);
+    const ApiOrder::Moment moment = order_.malloc(clock, block.tid);
     JudgedBlock& judged = blocks_[block.id];
     judged.needs = &needs;
+    judged.clock = clock;
     judged.id = block.id;
     judged.size = block.size;
     judged.site = block.site;
@@ -27,22 +30,25 @@ void Inefficiency::judge(const Block& block, PoolKey pool, PoolNeeds& needs, i64
     judged.life.malloc_api = judged.touched = moment.api;
     judged.operators = moment.operators;
     judged.is_made = moment.is_given;
-    needs.begin(judged, level, order_.latest(family));
+    needs.begin(judged, stream.level, order_.latest(clock));
 }
 
-void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, const EventColumns& events,
-                          std::size_t row) {
+void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& events, std::size_t row) {
     is_active_ = true;
-    const Family family = family_of(pool);
-    if (family == Family::COUNT) return;
-    const ApiOrder::Moment moment = order_.access(family, events.tid[row]);
+    if (family_of(pool) == Family::COUNT) return;
+    const u32 own = stream_of_block(block, pool);
+    const ApiOrder::Clock clock = order_.clock_of(pool, own);
+    if (clock == ApiOrder::kNoClock) return;
+    const ApiOrder::Moment moment = order_.access(clock, events.tid[row]);
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return;
     JudgedBlock& judged = known->second;
+    PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
-    const bool is_write = events.aux[row] == kWrite;
+    const u32 how = events.aux[row] & kLowBits;
+    const bool is_write = how == kWrite, is_over = judged.elsewhere.are_over();
     u8 pattern = 0;
-    if (moment.api > judged.touched) {
+    if (is_over && moment.api > judged.touched) {
         const bool is_first = life.first_api == 0;
         if (is_first && !judged.is_made)
             pattern = early_allocation;
@@ -52,7 +58,7 @@ void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, co
             pattern = temporary_idleness;
     }
     const u32 operators = moment.operators - judged.operators;
-    const u8 shown = life.access(moment.api, order_.last_free(family), kIdleThreshold);
+    const u8 shown = life.access(moment.api, order_.last_free(clock), kIdleThreshold, is_over);
     for (const Pattern one : {early_allocation, temporary_idleness})
         if ((shown & one) != 0) needs.show(judged, one, operators);
     if (pattern == dead_write && (life.words & dead_write) == 0) {
@@ -62,25 +68,29 @@ void Inefficiency::access(const Block& block, PoolKey pool, PoolNeeds& needs, co
     needs.touch(judged, moment, pattern);
     judged.is_read = judged.is_read || !is_write;
     judged.is_written = is_write;
+    judged.elsewhere.access(stream_of(events.aux[row]) != own, how);
 }
 
-u8 Inefficiency::judge_end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
-    const Family family = family_of(pool);
-    if (family == Family::COUNT) return 0;
-    const ApiOrder::Moment moment = order_.free(family, tid);
+u8 Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
+    if (family_of(pool) == Family::COUNT) return 0;
+    const ApiOrder::Clock clock = order_.clock_of(pool, stream_of_block(block, pool));
+    if (clock == ApiOrder::kNoClock) return 0;
+    const ApiOrder::Moment moment = order_.free(clock, tid);
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return 0;
     JudgedBlock& judged = known->second;
+    PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
+    const bool is_over = judged.elsewhere.are_over();
     const u32 operators = moment.operators - judged.operators;
     u8 pattern = 0;
-    if (moment.api <= judged.touched)
-        pattern = 0;  // by the operator that needed it last
+    if (moment.api <= judged.touched || !is_over)
+        pattern = 0;  // by the operator that needed it last, or when nobody knows who still uses it
     else if (life.last_api == 0)
-        pattern = !judged.is_made && order_.last_access(family) > life.malloc_api ? unused_allocation : 0;
+        pattern = !judged.is_made && order_.last_access(clock) > life.malloc_api ? unused_allocation : 0;
     else
         pattern = judged.is_read ? late_deallocation : dead_write;
-    if (life.free(moment.api, order_.last_malloc(family))) needs.show(judged, late_deallocation, operators);
+    if (is_over && life.free(moment.api, order_.last_malloc(clock))) needs.show(judged, late_deallocation, operators);
     if (pattern != 0 && pattern != late_deallocation && (life.words & pattern) == 0) {
         life.words |= pattern;
         needs.show(judged, pattern, operators);
@@ -100,11 +110,11 @@ void Inefficiency::forget() {
     blocks_ = {};  // clear() would go through as many buckets as there ever were blocks
 }
 
-u8 Inefficiency::lose(const Block& block, PoolNeeds& needs) {
+u8 Inefficiency::lose(const Block& block) {
     if (blocks_.empty()) return 0;
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return 0;
-    needs.leave(known->second);
+    known->second.needs->leave(known->second);
     const u8 words = known->second.life.words;
     blocks_.erase(known);
     return words;
@@ -118,26 +128,35 @@ bool Inefficiency::is_whole(const JudgedBlock& block, const EventColumns& events
 
 // What a block that is alive would be if nobody touched it any more; 0: it is too early to tell.
 u8 Inefficiency::idle_pattern(const JudgedBlock& block, u64 now) const noexcept {
-    if (now <= block.touched || now - block.touched <= kIdleThreshold) return 0;
+    if (now <= block.touched || now - block.touched <= kIdleThreshold || !block.elsewhere.are_over()) return 0;
     if (block.life.last_api == 0) return block.is_made ? 0 : unused_allocation;
     return block.is_read ? temporary_idleness : dead_write;
 }
 
-void Inefficiency::append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const PoolNeeds& needs,
+void Inefficiency::append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const StreamNeeds& streams,
                           const BlockMap& blocks, const Sites& sites) const {
-    const Family family = family_of(pool);
-    if (!is_active_ || family == Family::COUNT) return;
-    PoolNeeds::Rows rows = needs.rows();
-    i64 undecided = 0;
-    const u64 now = order_.latest(family);
+    if (!is_active_ || family_of(pool) == Family::COUNT) return;
+    struct Now {
+        const StreamNeeds::OfStream* stream;
+        PoolNeeds::Rows rows;
+        i64 undecided = 0;
+    };
+    std::vector<Now> all;
+    for (const StreamNeeds::OfStream& one : streams.streams()) all.push_back({&one, one.needs.rows()});
     blocks.each([&](const Block& block) {
         const auto known = blocks_.find(block.id);
         if (known == blocks_.end()) return;
         const JudgedBlock& judged = known->second;
-        needs.foresee(rows, undecided, judged, order_.operators(), idle_pattern(judged, now));
+        const u32 stream = stream_of_block(block, pool);
+        for (Now& now : all)
+            if (now.stream->stream == stream)
+                judged.needs->foresee(now.rows, now.undecided, judged, order_.operators(),
+                                      idle_pattern(judged, order_.latest(judged.clock)));
     });
-    needs.append(table, pool, rows, sites);
-    needs.append(floors, pool, rows, undecided);
+    for (const auto& [stream, rows, undecided] : all) {
+        stream->needs.append(table, pool, stream->stream, rows, sites);
+        stream->needs.append(floors, pool, stream->stream, rows, undecided);
+    }
 }
 
 }  // namespace memscope::kernel

@@ -13,6 +13,11 @@
 //   redundant   when it was allocated, a block of its size had been accessed for the last time and was not freed. Known
 //               when that one ends
 //
+// Each stream of a card is judged by itself (stream_needs.h), by its own clock. Between streams the order of the host is
+// all that is known, and no more than this: nothing runs before it is launched. So nothing is said of the time behind an
+// access until what other streams do to the block is over for its own (elsewhere_uses.h); and what ends such a time may
+// be launched anywhere.
+//
 // Nothing is judged before the first operator or access, nor a block that was there before it, or before events that
 // are missing. Memory: some 150 bytes for each live block from then on, and what pool_needs.h says.
 #pragma once
@@ -22,36 +27,36 @@
 #include "kernel/api_order.h"
 #include "kernel/block_map.h"
 #include "kernel/event_columns.h"
-#include "kernel/pool_needs.h"
+#include "kernel/stream_needs.h"
 
 namespace memscope::kernel {
 
 class Inefficiency {
 public:
-    // OP_START and OP_END.
-    void start(u32 tid, u32 framework) {
+    // OP_START and OP_END. aux: with the stream.
+    void start(u32 tid, u32 aux, u8 device_type, i16 device) {
         is_active_ = true;
-        order_.start(tid, framework);
+        order_.start(tid, aux & kLowBits, {device_type, device, stream_of(aux)});
     }
-    void end(u32 tid, u32 framework) { order_.end(tid, framework); }
+    void end(u32 tid, u32 aux) { order_.end(tid, aux & kLowBits); }
     // GAP, and recording that goes on or off: nothing is known to run, and the live blocks are lost. It costs what was
     // judged since the last time: a ring that overflows has many gaps, and may have a million blocks.
     void forget();
 
-    // A block that begins. level: of its pool, with it.
-    void begin(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level) {
+    // A block that begins; its stream's level counts it already.
+    void begin(const Block& block, PoolKey pool, StreamNeeds& streams) {
+        StreamNeeds::OfStream* const one = streams.of(stream_of_block(block, pool));
+        if (one == nullptr) return;
         if (is_active_)
-            judge(block, pool, needs, level);
+            judge(block, pool, *one);
         else
-            needs.note_level(level);
+            one->needs.note_level(one->level);
     }
-    void access(const Block& block, PoolKey pool, PoolNeeds& needs, const EventColumns& events, std::size_t row);
+    void access(const Block& block, PoolKey pool, const EventColumns& events, std::size_t row);
     // It ends, by a FREE of thread tid. Returns its patterns.
-    u8 end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid) {
-        return is_active_ ? judge_end(block, pool, needs, tid) : u8{0};
-    }
+    u8 end(const Block& block, PoolKey pool, u32 tid) { return is_active_ ? judge_end(block, pool, tid) : u8{0}; }
     // It has ended, nobody knows when.
-    u8 lose(const Block& block, PoolNeeds& needs);
+    u8 lose(const Block& block);
 
     u8 words(const Block& block) const noexcept {
         if (blocks_.empty()) return 0;
@@ -59,12 +64,17 @@ public:
         return known == blocks_.end() ? 0 : known->second.life.words;
     }
     // What is known of a pool now.
-    void append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const PoolNeeds& needs,
+    void append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const StreamNeeds& streams,
                 const BlockMap& blocks, const Sites& sites) const;
 
+    // That it was allocated for.
+    static u32 stream_of_block(const Block& block, PoolKey pool) noexcept {
+        return pool.has_streams() ? static_cast<u32>(block.attr) : kNoStream;
+    }
+
 private:
-    void judge(const Block& block, PoolKey pool, PoolNeeds& needs, i64 level);
-    u8 judge_end(const Block& block, PoolKey pool, PoolNeeds& needs, u32 tid);
+    void judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream);
+    u8 judge_end(const Block& block, PoolKey pool, u32 tid);
     u8 idle_pattern(const JudgedBlock& block, u64 now) const noexcept;
     static bool is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept;
 

@@ -11,21 +11,22 @@ void InefficientRows::add(Kind kind, u32 framework, const Row& row) {
     if (kind == Kind::OP_END) return order_->end(0, framework);
     const Family family = family_of(PoolKey{0, 0, row.pool});
     if (family == Family::COUNT) return;
+    const ApiOrder::Clock clock = ApiOrder::clock_of(family);
     if (kind == Kind::MALLOC) {
         const auto [at, is_new] = begun_.try_emplace(row.allocation_id);
         if (!is_new) end(at->second);
         at->second = {{}, row};
-        at->second.life.malloc_api = order_->malloc(family, 0).api;
+        at->second.life.malloc_api = order_->malloc(clock, 0).api;
         return;
     }
-    const u64 api = kind == Kind::ACCESS ? order_->access(family, 0).api : order_->free(family, 0).api;
+    const u64 api = kind == Kind::ACCESS ? order_->access(clock, 0).api : order_->free(clock, 0).api;
     const auto found = begun_.find(row.allocation_id);
     if (found == begun_.end()) return;
     if (kind == Kind::ACCESS) {
-        found->second.life.access(api, order_->last_free(family), threshold_);
+        found->second.life.access(api, order_->last_free(clock), threshold_);
         return;
     }
-    found->second.life.free(api, order_->last_malloc(family));
+    found->second.life.free(api, order_->last_malloc(clock));
     end(found->second);
     begun_.erase(found);
 }

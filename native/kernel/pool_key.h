@@ -21,6 +21,11 @@ struct PoolKey {
     bool of_driver() const noexcept {
         return on_card() && (pool == static_cast<u8>(Pool::HAL) || pool == static_cast<u8>(Pool::CUDA_DRIVER));
     }
+
+    // Torch's of a card, which gives a block back to the stream that it was allocated for.
+    bool has_streams() const noexcept {
+        return on_card() && (pool == static_cast<u8>(Pool::PTA) || pool == static_cast<u8>(Pool::CUDA));
+    }
 };
 
 }  // namespace memscope::kernel

@@ -118,7 +118,8 @@ void PoolNeeds::foresee(Rows& rows, i64& undecided, const JudgedBlock& block, u3
     row.last_step = std::max(row.last_step, block.step);
 }
 
-void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, const Rows& rows, const Sites& sites) const {
+void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, u32 stream, const Rows& rows,
+                       const Sites& sites) const {
     std::vector<u64> keys;
     for (const auto& [key, row] : rows)
         if (row.blocks != 0 || row.peak_bytes != 0) keys.push_back(key);
@@ -129,6 +130,7 @@ void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, const Rows& rows,
         table.device_type.push_back(pool.device_type);
         table.device.push_back(pool.device);
         table.pool.push_back(pool.pool);
+        table.stream.push_back(stream);
         table.pattern.push_back(static_cast<u8>(key));
         table.stack_py.push_back(site == kNoSite ? 0 : sites[site].stack_py);
         table.stack_c.push_back(site == kNoSite ? 0 : sites[site].stack_c);
@@ -145,12 +147,13 @@ void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, const Rows& rows,
     }
 }
 
-void PoolNeeds::append(FloorTable& table, PoolKey pool, const Rows& rows, i64 undecided) const {
+void PoolNeeds::append(FloorTable& table, PoolKey pool, u32 stream, const Rows& rows, i64 undecided) const {
     i64 unneeded = 0;
     for (const auto& [key, row] : rows) unneeded = plus(unneeded, row.peak_bytes);
     table.device_type.push_back(pool.device_type);
     table.device.push_back(pool.device);
     table.pool.push_back(pool.pool);
+    table.stream.push_back(stream);
     table.step.push_back(peak_step_);
     table.peak_bytes.push_back(highest_);
     table.unneeded_bytes.push_back(unneeded);

@@ -23,6 +23,7 @@
 
 #include "kernel/api_order.h"
 #include "kernel/block_patterns.h"
+#include "kernel/elsewhere_uses.h"
 #include "kernel/pool_key.h"
 #include "kernel/same_size.h"
 #include "kernel/sites.h"
@@ -42,6 +43,8 @@ struct JudgedBlock {
     u64 id = 0;
     i64 size = 0;
     u32 site = 0, step = 0;
+    u32 clock = 0;  // of api_order.h
+    ElsewhereUses elsewhere;
     ApiLife life;
     u64 touched = 0;          // the latest api that needed it
     u32 operators = 0;        // that had begun by then
@@ -84,8 +87,8 @@ public:
     // that have begun by now.
     void foresee(Rows& rows, i64& undecided, const JudgedBlock& block, u32 operators, u8 pattern) const;
     const Rows& rows() const noexcept { return rows_; }
-    void append(InefficiencyTable& table, PoolKey pool, const Rows& rows, const Sites& sites) const;
-    void append(FloorTable& table, PoolKey pool, const Rows& rows, i64 undecided) const;
+    void append(InefficiencyTable& table, PoolKey pool, u32 stream, const Rows& rows, const Sites& sites) const;
+    void append(FloorTable& table, PoolKey pool, u32 stream, const Rows& rows, i64 undecided) const;
 
 private:
     static constexpr u64 kNever = ~u64{0};  // the api that needs a block which nobody needs any more

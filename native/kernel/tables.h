@@ -152,6 +152,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 //   owner               its last one; owner_changes: labels that changed it, beyond the first at each level
 //   *_access_ts         0 without accesses; reads, writes: those of a known sort; longest_idle: ns between two of them
 //   inefficient         bits of the patterns that it shows (block_patterns.h)
+//   stream              that it was allocated for, as stream_of() has it (record.h)
 #define MEMSCOPE_LIFE_COLUMNS(X) \
     X(u64, allocation_id)        \
     X(u8, device_type)           \
@@ -185,7 +186,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, reads)                \
     X(u64, writes)               \
     X(u64, longest_idle)         \
-    X(u8, inefficient)
+    X(u8, inefficient)           \
+    X(u32, stream)
 
 // One row per driver segment that was there at the peak of its device, or is there now.
 //   segment_id, attr         of the driver's block behind it: allocation id and flag word; 0 when it was not seen
@@ -298,7 +300,7 @@ enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
     X(u64, owner)
 
 // What inefficient blocks each site of a pool made, by pattern (block_patterns.h: its bit). Stacks 0, 0 also stand for
-// sites for which there was no room.
+// sites for which there was no room. Each stream of a card has a pool of its own here (record.h: stream_of).
 //   blocks, bytes, largest   that show the pattern, their bytes, those of the largest
 //   operators                most of them between the two touches that show it
 //   peak_*                   that were alive at the pool's highest peak and not needed then, for this reason; over all
@@ -310,6 +312,7 @@ enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
     X(u8, device_type)                   \
     X(i16, device)                       \
     X(u8, pool)                          \
+    X(u32, stream)                       \
     X(u8, pattern)                       \
     X(u64, stack_py)                     \
     X(u64, stack_c)                      \
@@ -335,6 +338,7 @@ enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
     X(u8, device_type)            \
     X(i16, device)                \
     X(u8, pool)                   \
+    X(u32, stream)                \
     X(u32, step)                  \
     X(i64, peak_bytes)            \
     X(i64, unneeded_bytes)        \

@@ -321,7 +321,7 @@ void UpstreamRows::csv_or_json_attr(const RowColumns& c, std::size_t row, TextOu
     const auto kind = static_cast<Kind>(c.kind[row]);
     Attr<Json> attr(out);
     if (kind == Kind::OP_START || kind == Kind::OP_END) {
-        if (c.aux[row] == 1) attr.pairs(texts_.get(TextForm::PATH, c.attr[row]));
+        if ((c.aux[row] & kLowBits) == 1) attr.pairs(texts_.get(TextForm::PATH, c.attr[row]));
     } else if ((kind == Kind::KERNEL_START || kind == Kind::KERNEL_END) && c.aux[row] == 1) {
         attr.pairs(texts_.get(TextForm::PATH, c.attr[row]));
     } else if (kind == Kind::KERNEL_LAUNCH || kind == Kind::KERNEL_START || kind == Kind::KERNEL_END) {
@@ -353,13 +353,13 @@ Cells UpstreamRows::head(const RowColumns& c, std::size_t row, std::string_view 
             break;
         case Kind::ACCESS:
             cells.event = "ACCESS"sv;
-            cells.type = pick(kAccesses, aux);
+            cells.type = pick(kAccesses, aux & kLowBits);
             cells.has_ptr = true;
             break;
         case Kind::OP_START:
         case Kind::OP_END:
             cells.event = "OP_LAUNCH"sv;
-            cells.type = pick(kOperators, u64{kind == Kind::OP_END} + 2 * u64{aux == 1});
+            cells.type = pick(kOperators, u64{kind == Kind::OP_END} + 2 * u64{(aux & kLowBits) == 1});
             cells.name = texts_.get(TextForm::NAME, c.name[row]);
             break;
         case Kind::KERNEL_LAUNCH:

@@ -31,15 +31,18 @@ inline constexpr std::uint16_t kRecordVersion = 0x4D01;  // 'M', layout 1; also 
 #define MEMSCOPE_EVENT_KINDS(X)                                                                                        \
     X(MALLOC, 16,                                                                                                      \
       "ptr, size: the block; used, total: the pool's allocated and reserved bytes after it; attr: the driver's flag "  \
-      "word, for HAL in the layout of halMemAlloc also when halMemCreate was called; name: function, for a driver")    \
+      "word, for HAL in the layout of halMemAlloc also when halMemCreate was called; name: function, for a driver; "   \
+      "aux: of a pool of torch's on a card, stream_word() of the stream that it was allocated for")                    \
     X(FREE, 17, "ptr; size: as the allocator said, 0 when it did not; used, total: as for MALLOC")                     \
     X(SEGMENT_ALLOC, 18, "ptr, size: a driver segment of the pool")                                                    \
     X(SEGMENT_FREE, 19, "ptr, size")                                                                                   \
     X(ACCESS, 20,                                                                                                      \
       "ptr, size: of the tensor as the operator sees it, elements times the size of one; used, total: address and "    \
-      "bytes of the storage that it is a view of, where known; aux: 0 unknown, 1 read, 2 write; name: operator; "      \
-      "attr: string, dtype and shape")                                                                                 \
-    X(OP_START, 21, "name: operator; aux: framework (0 ATEN, 1 ATB); attr: string, path")                              \
+      "bytes of the storage that it is a view of, where known; aux: 0 unknown, 1 read, 2 write, and stream_word() of " \
+      "the stream on which it happens; name: operator; attr: string, dtype and shape")                                 \
+    X(OP_START, 21,                                                                                                    \
+      "name: operator; aux: framework (0 ATEN, 1 ATB), and stream_word() of the stream it is launched on; attr: "      \
+      "string, path")                                                                                                  \
     X(OP_END, 22, "as OP_START")                                                                                       \
     X(KERNEL_LAUNCH, 23,                                                                                               \
       "name: kernel; ptr: stream id; attr: task id; aux: framework (0 runtime, 1 ATB: attr is a string, its path)")    \
@@ -235,6 +238,20 @@ enum class WatchBeside : u32 { MEMSCOPE_WATCH_BESIDE(X) };
 // behind ptr + size, or touch it after its operator has ended.
 inline constexpr u8 kLooseAccess = static_cast<u8>(Flag::HANDLE);
 
+// MALLOC, OP_START, OP_END and ACCESS say in the upper 24 bits of aux on which stream of their card: 0 where nobody told
+// (always before that was recorded, and on the host), else one more than torch's number of it. That is 0 for the default
+// stream and small for those that torch makes; a stream that the program made itself has the place of its handle there,
+// of which 23 bits are kept, mixed.
+inline constexpr u32 kStreamShift = 8;
+inline constexpr u32 kLowBits = (1u << kStreamShift) - 1;  // of aux, without the stream
+inline constexpr u32 kNoStream = 0;
+inline constexpr u32 kForeignStreams = 1u << 23;  // from here on: of the program's own making
+
+// Of one of torch's streams, as stream_of() gives it back.
+constexpr u32 told_stream(i64 id) noexcept;
+constexpr u32 stream_word(u32 told) noexcept { return told << kStreamShift; }
+constexpr u32 stream_of(u32 aux) noexcept { return aux >> kStreamShift; }
+
 inline constexpr i64 kUnknown = -1;         // used and total when the source does not know them
 inline constexpr i16 kNoDevice = -1;        // device index of a record that belongs to no device
 inline constexpr u32 kMaxTextBytes = 4096;  // longer strings are cut here
@@ -293,6 +310,11 @@ constexpr u64 mix64(u64 x) noexcept {
 // ... and how ids are built: order matters, and an id is never 0.
 constexpr u64 combine64(u64 seed, u64 value) noexcept { return mix64(seed * 0x9E3779B97F4A7C15ull + value + 1); }
 constexpr u64 nonzero(u64 id) noexcept { return id != 0 ? id : 1; }
+
+constexpr u32 told_stream(i64 id) noexcept {
+    if (id >= 0 && id < static_cast<i64>(kForeignStreams) - 1) return static_cast<u32>(id) + 1;
+    return kForeignStreams | static_cast<u32>(mix64(static_cast<u64>(id)) & (kForeignStreams - 1));
+}
 
 inline u64 text_id(const char* text, std::size_t bytes) noexcept {
     u64 hash = combine64(static_cast<u64>(Kind::STRING), bytes);

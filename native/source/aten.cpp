@@ -12,6 +12,7 @@
 #include "hook/recorder.h"
 #include "hook/selection.h"
 #include "hook/settings.h"
+#include "source/current_stream.h"
 #include "source/watched_blocks.h"
 #include "stack/forward_stacks.h"
 #include "stack/stacks.h"
@@ -87,6 +88,13 @@ u64 form_of(const memscope_touched& tensor) noexcept {
     return intern_text_as(key, text, static_cast<std::size_t>(length));
 }
 
+// On which stream an operator touches a tensor: on its own what lies on its own card. What comes later, or for another
+// card, comes on a stream that nobody tells.
+u32 stream_of_access(const memscope_running& running, DeviceType type, i16 device) noexcept {
+    const bool is_there = static_cast<u8>(type) == running.device_type && device == running.device;
+    return is_there && running.is_later == 0 ? running.stream : kNoStream;
+}
+
 // ts: of the record before them, 0: there is none. Returns that of the last. Where only watched blocks ask for
 // accesses, those that may write are enough: of a watched block, and of its neighbours, whose writer may have gone too
 // far.
@@ -108,7 +116,7 @@ u64 emit_accesses(const memscope_running& running, u64 ts, const memscope_touche
         event.record.name = running.name;
         event.record.stack_py = running.stack;
         event.record.attr = form_of(*tensor);
-        event.record.aux = tensor->how;
+        event.record.aux = tensor->how | stream_word(stream_of_access(running, type, device));
         event.record.device = device;
         event.record.device_type = static_cast<u8>(type);
         event.record.pool = static_cast<u8>(pool_of(type));
@@ -124,11 +132,17 @@ u64 emit_boundary(const memscope_running& running, Kind kind, u64 ts) noexcept {
     event.record.ts = ts;
     event.record.name = running.name;
     event.record.stack_py = running.stack;
-    event.record.aux = kAten;
+    event.record.aux = kAten | stream_word(running.stream);
     event.record.device = running.device;
     event.record.device_type = running.device_type;
     emit(event);
     return event.record.ts;
+}
+
+// It tells that another stream uses the memory, from when on and how nobody knows.
+bool is_record_of_stream(const char* name, unsigned bytes) noexcept {
+    constexpr char kRecord[] = "torch._ops.aten.record_stream.";
+    return bytes >= sizeof kRecord && memcmp(name, kRecord, sizeof kRecord - 1) == 0;
 }
 
 // What it writes may come when it has ended, on a stream of its own.
@@ -206,7 +220,9 @@ void begin(memscope_running* running, const memscope_called* called, const memsc
     running->has_started = (what & MEMSCOPE_WANTS_OPERATORS) != 0 && is_selected(type, running->device) ? 1 : 0;
     running->name = intern_text(called->name, called->name_bytes);
     if (called->is_backward != 0) running->flags = static_cast<u8>(Flag::BACKWARD);
+    running->stream = stream_of_operator(type, called->device);
     running->is_collective = is_collective(called->name, called->name_bytes) ? 1 : 0;
+    running->is_later = running->is_collective != 0 || is_record_of_stream(called->name, called->name_bytes) ? 1 : 0;
     running->stack = capture_python_stack(running->flags);
     if (called->is_native != 0) running->holds_stack = hold_python_stack(running->stack, running->flags) ? 1 : 0;
     const u64 ts = running->has_started != 0 ? emit_boundary(*running, Kind::OP_START, 0) : 0;

@@ -13,6 +13,7 @@
 #include "hook/blocks.h"
 #include "hook/guard.h"
 #include "hook/patch.h"
+#include "source/current_stream.h"
 
 namespace memscope {
 namespace {
@@ -86,8 +87,11 @@ void report_usage(void* ptr, std::int64_t size, std::size_t allocated, std::size
                   C10Device device) noexcept {
     if (is_watching() && device.type == kC10Cuda) {
         const Guard guard;
-        const Block block = cuda_block(ptr, size, allocated, reserved, device);
-        if (guard && size >= 0) block_allocated(block);
+        Block block = cuda_block(ptr, size, allocated, reserved, device);
+        if (guard && size >= 0) {
+            block.stream = stream_of_allocation(block.device_type, block.device);
+            block_allocated(block);
+        }
         if (guard && size < 0) block_freed(block);
     }
     original_of<void (*)(void*, std::int64_t, std::size_t, std::size_t, C10Device)>(g_report)(ptr, size, allocated,

@@ -7,6 +7,7 @@
 #include "hook/fork.h"
 #include "hook/guard.h"
 #include "hook/live_table.h"
+#include "source/current_stream.h"
 
 namespace memscope::mstx {
 namespace {
@@ -101,10 +102,13 @@ void end_region(const LiveBlock& region) noexcept {
     if (guard) block_freed(block);
 }
 
-void begin_region(const LiveBlock& region) noexcept {
-    const Block block = block_of(region, region.size);
+// device: as the process numbers it.
+void begin_region(const LiveBlock& region, i16 device) noexcept {
+    Block block = block_of(region, region.size);
     const Guard guard;
-    if (guard) block_allocated(block);
+    if (!guard) return;
+    if (block.pool == Pool::PTA) block.stream = stream_of_allocation(DeviceType::NPU, device);
+    block_allocated(block);
 }
 
 void register_region(Pool pool, const VirtualRange& range, u64 handle) noexcept {
@@ -128,7 +132,7 @@ void register_region(Pool pool, const VirtualRange& range, u64 handle) noexcept 
         entry.ptr = region.ptr;
         g_handles.insert(entry);
     }
-    begin_region(region);
+    begin_region(region, static_cast<i16>(range.device));
 }
 
 void unregister_region(Pool pool, const RegionRef& ref) noexcept {

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define MEMSCOPE_OPERATOR_SINK_VERSION 8u
+#define MEMSCOPE_OPERATOR_SINK_VERSION 9u
 
 // What wanted() answers, as memscope::Sort has it; and that blocks are watched, so that waits() is asked too.
 #define MEMSCOPE_WANTS_OPERATORS 1u
@@ -70,7 +70,9 @@ struct memscope_running {
     unsigned char has_started;   // an OP_START was written
     unsigned char is_enclosing;  // as it was called
     unsigned char is_collective;
+    unsigned char is_later;     // what it does to tensors comes on another stream than its own
     unsigned char holds_stack;  // what runs in it has its Python stack, which need not be walked again
+    unsigned stream;            // on which it is launched, as told_stream() has it
     // Beside which watched blocks are looked at (source/watched_blocks.h); 0: none were.
     unsigned times;
     unsigned text_bytes;

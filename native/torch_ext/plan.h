@@ -37,7 +37,7 @@ struct Plan {
 };
 
 struct Undeclared {
-    enum class What { UNTOUCHED, EMPTY, FACTORY, WRITES, RETURNS_ARGUMENTS } what;
+    enum class What { UNTOUCHED, EMPTY, FACTORY, WRITES, USED_SOMEHOW, RETURNS_ARGUMENTS } what;
     const char *name, *argument, *flag;
 };
 
@@ -46,12 +46,14 @@ inline constexpr Undeclared kUndeclared[] = {
 #define EMPTY(name) {Undeclared::What::EMPTY, name, "", ""},
 #define FACTORY(name) {Undeclared::What::FACTORY, name, "", ""},
 #define WRITES(name, argument, flag) {Undeclared::What::WRITES, name, argument, flag},
+#define USED_SOMEHOW(name, argument) {Undeclared::What::USED_SOMEHOW, name, argument, ""},
 #define RETURNS_ARGUMENTS(name) {Undeclared::What::RETURNS_ARGUMENTS, name, "", ""},
 #include "undeclared.inc"
 #undef UNTOUCHED
 #undef EMPTY
 #undef FACTORY
 #undef WRITES
+#undef USED_SOMEHOW
 #undef RETURNS_ARGUMENTS
 };
 
@@ -74,6 +76,11 @@ inline void apply_undeclared(const c10::FunctionSchema& schema, Plan& plan) {
             if (written < 0) continue;
             plan.flag = *line.flag != 0 ? position_of(schema, line.flag) : -1;
             plan.arguments[static_cast<std::size_t>(written)] = plan.flag >= 0 ? Access::WRITE_IF_FLAG : Access::WRITE;
+            continue;
+        }
+        if (line.what == Undeclared::What::USED_SOMEHOW) {
+            if (const int used = position_of(schema, line.argument); used >= 0)
+                plan.arguments[static_cast<std::size_t>(used)] = Access::UNKNOWN;
             continue;
         }
         plan.arguments.assign(plan.arguments.size(), Access::NONE);

@@ -1,5 +1,8 @@
 """What the folds of inefficiency should say, in plain Python: every event of every block is kept, and looked at again.
 
+Blocks of a card are judged stream by stream: a `Place` is a pool and a stream of it, 0 where nobody told one. What is
+known of other streams is worked out anew for each question (`is_over`).
+
 The three patterns of upstream follow shared definitions to the letter (`letter`), or with an operator that is one api
 for its thread alone and holds what is nested in it (the folds' rule). The rest is what native/kernel/pool_needs.h and
 inefficiency.h promise, worked out from whole lives after the last event.
@@ -21,6 +24,7 @@ AFTER = 1 << 62
 JUDGED = (Pool.PTA, Pool.ATB, Pool.MINDSPORE, Pool.HOST, Pool.CUDA)
 
 
+Place = tuple[Pool, int]
 Time = tuple[int, str, int, int]
 """In which nobody needed a block: the api that needed it last, the pattern, the api that ends it (AFTER: none that
 needs it), and the number of that event."""
@@ -38,6 +42,10 @@ class Event:
     framework: int = 0
     is_write: bool = False
     overwrites: bool = False
+    stream: int = 0
+    """As record.h has it. Of an operator: of the card that `pool` is of."""
+    is_unknown: bool = False
+    """Whether an access reads or writes."""
 
 
 @dataclass
@@ -48,12 +56,14 @@ class Touch:
     """Number of the event."""
     is_write: bool = False
     overwrites: bool = False
+    is_elsewhere: bool = False
+    is_unknown: bool = False
 
 
 @dataclass
 class Life:
     block: int
-    pool: Pool
+    place: Place
     size: int
     site: int
     is_made: bool
@@ -76,8 +86,8 @@ class Running:
 
     depth: int = 0
     is_given: bool = False
-    apis: dict[Pool, int] = field(default_factory=dict)
-    collected: dict[Pool, list[Kind]] = field(default_factory=lambda: defaultdict(list))
+    apis: dict[Place, int] = field(default_factory=dict)
+    collected: dict[Place, list[Kind]] = field(default_factory=lambda: defaultdict(list))
 
 
 def touched_of(life: Life) -> int:
@@ -85,23 +95,40 @@ def touched_of(life: Life) -> int:
     return max(one.api for one in life.events if one.what != Kind.FREE)
 
 
+def is_over(events: Sequence[Touch]) -> bool:
+    """Whether what other streams do to a block is over for its own behind these accesses. Two conflict when one of them
+    writes for sure; then the later waits for the earlier, and for what that has waited for."""
+
+    def is_ordered(at: int) -> bool:
+        one = events[at]
+        for later in range(at + 1, len(events)):
+            other = events[later]
+            surely = (one.is_write or other.is_write) and other.what == Kind.ACCESS
+            if surely and (not other.is_elsewhere or is_ordered(later)):
+                return True
+        return False
+
+    return all(is_ordered(at) for at, one in enumerate(events) if one.what == Kind.ACCESS and one.is_elsewhere)
+
+
 class Reference:
     """letter: upstream's rule of operators."""
 
     def __init__(self, *, letter: bool, threshold: int = THRESHOLD) -> None:
         self.letter, self.threshold = letter, threshold
-        self.api: dict[Pool, int] = defaultdict(int)
-        self.last_malloc: dict[Pool, int] = {}
-        self.last_free: dict[Pool, int] = {}
-        self.last_access: dict[Pool, int] = defaultdict(int)
+        self.api: dict[Place, int] = defaultdict(int)
+        self.last_malloc: dict[Place, int] = {}
+        self.last_free: dict[Place, int] = {}
+        self.last_access: dict[Place, int] = defaultdict(int)
         self.open: dict[tuple[int, bool], Running] = {}
         self.live: dict[int, Life] = {}
         self.lives: list[Life] = []
-        self.level: dict[Pool, int] = defaultdict(int)
-        self.peak: dict[Pool, tuple[int, int, int]] = {}
+        self.level: dict[Place, int] = defaultdict(int)
+        self.peak: dict[Place, tuple[int, int, int]] = {}
         """level, latest api that had begun, number of the event"""
         self.unused: set[int] = set()
-        self.born: dict[tuple[Pool, int], list[Life]] = defaultdict(list)
+        self.born: dict[tuple[Place, int], list[Life]] = defaultdict(list)
+        self.home: dict[int, Place] = {}
         self.served: list[Life] = []
         """Each could have had another block that was dead."""
         self.count = 0
@@ -119,64 +146,74 @@ class Reference:
 
     def _operator(self, event: Event) -> None:
         is_atb = event.framework == ATB
-        pools = [Pool.ATB] if is_atb else [Pool.PTA, Pool.HOST, Pool.CUDA]
+        places = [(Pool.ATB, 0)] if is_atb else [(Pool.PTA, 0), (Pool.HOST, 0), (Pool.CUDA, 0)]
+        if event.stream and not is_atb:
+            places.append((event.pool, event.stream))
         running = self.open.setdefault(self._key(event, is_atb), Running())
         if event.kind == Kind.OP_START:
             if not self.letter and running.depth:
                 running.depth += 1
                 return
             running.depth, running.is_given = 1, False
-            for pool in pools:
-                self.api[pool] += 1
-                running.apis[pool] = self.api[pool]
+            running.apis.clear()
+            for place in places:
+                self.api[place] += 1
+                running.apis[place] = self.api[place]
             return
         if not running.depth:
             return
         running.depth -= 1
         if running.depth:
             return
-        for pool, kinds in running.collected.items():
+        for place, kinds in running.collected.items():
             if Kind.MALLOC in kinds:
-                self.last_malloc[pool] = max(self.last_malloc.get(pool, 0), running.apis[pool])
+                self.last_malloc[place] = max(self.last_malloc.get(place, 0), running.apis[place])
             if Kind.FREE in kinds:
-                self.last_free[pool] = max(self.last_free.get(pool, 0), running.apis[pool])
+                self.last_free[place] = max(self.last_free.get(place, 0), running.apis[place])
         running.collected.clear()
 
     def _memory(self, event: Event) -> None:
-        pool = event.pool
-        running = self.open.get(self._key(event, pool == Pool.ATB))
+        if event.kind == Kind.MALLOC:
+            self.home[event.block] = event.pool, event.stream
+        place = self.home.get(event.block, (event.pool, 0))
+        running = self.open.get(self._key(event, event.pool == Pool.ATB))
         is_given = False
-        if running is not None and running.depth and pool != Pool.MINDSPORE:
-            api, is_given = running.apis[pool], running.is_given
-            running.collected[pool].append(event.kind)
+        if running is not None and running.depth and event.pool != Pool.MINDSPORE:
+            if place not in running.apis:
+                self.api[place] += 1
+                running.apis[place] = self.api[place]
+            api, is_given = running.apis[place], running.is_given
+            running.collected[place].append(event.kind)
             running.is_given |= event.kind == Kind.ACCESS
         else:
-            self.api[pool] += 1
-            api = self.api[pool]
+            self.api[place] += 1
+            api = self.api[place]
             if event.kind == Kind.MALLOC:
-                self.last_malloc[pool] = api
+                self.last_malloc[place] = api
             if event.kind == Kind.FREE:
-                self.last_free[pool] = api
+                self.last_free[place] = api
         if event.kind == Kind.ACCESS:
-            self.last_access[pool] = max(self.last_access[pool], api)
+            self.last_access[place] = max(self.last_access[place], api)
         if event.kind == Kind.MALLOC:
-            life = self.live[event.block] = Life(event.block, pool, event.size, event.site, is_given)
+            life = self.live[event.block] = Life(event.block, place, event.size, event.site, is_given)
             self.lives.append(life)
-            self.born[pool, -(-event.size // 512)].append(life)
-            self.level[pool] += event.size
-            if self.level[pool] > self.peak.get(pool, (0, 0, 0))[0]:
-                self.peak[pool] = (self.level[pool], self.api[pool], self.count)
+            self.born[place, -(-event.size // 512)].append(life)
+            self.level[place] += event.size
+            if self.level[place] > self.peak.get(place, (0, 0, 0))[0]:
+                self.peak[place] = (self.level[place], self.api[place], self.count)
         elif event.block not in self.live:
             return
         life = self.live[event.block]
-        life.events.append(Touch(event.kind, api, self.count, event.is_write, event.overwrites))
+        elsewhere = event.kind == Kind.ACCESS and event.stream != place[1]
+        touch = Touch(event.kind, api, self.count, event.is_write, event.overwrites, elsewhere, event.is_unknown)
+        life.events.append(touch)
         if event.kind == Kind.ACCESS:
             self._accessed(life)
         elif event.kind == Kind.FREE:
-            self._freed(life, self.last_malloc.get(pool))
-            self.level[pool] -= life.size
+            self._freed(life, self.last_malloc.get(place))
+            self.level[place] -= life.size
             life.ended = self.count
-            if api > life.events[0].api and self.last_access[pool] > life.events[0].api:
+            if api > life.events[0].api and self.last_access[place] > life.events[0].api:
                 self.unused.add(life.block)
             self._reuse(life, api)
             del self.live[event.block]
@@ -185,7 +222,7 @@ class Reference:
         touched = touched_of(life)
         if not any(begin == touched and end == AFTER for begin, _, end, _ in self.times(life)):
             return
-        for other in self.born[life.pool, -(-life.size // 512)][-8:]:
+        for other in self.born[life.place, -(-life.size // 512)][-8:]:
             if other is not life and other not in self.served and touched < other.events[0].api < api:
                 self.served.append(other)
                 if other.ended < 0:
@@ -194,17 +231,18 @@ class Reference:
 
     def _accessed(self, life: Life) -> None:
         before, now = life.events[-2], life.events[-1]
-        if before.what == Kind.ACCESS and now.api - before.api > self.threshold:
+        if before.what == Kind.ACCESS and now.api - before.api > self.threshold and is_over(life.events[:-1]):
             life.say(IDLE)
         malloc = life.events[0].api
         first = next((one.api for one in life.accesses if one.api != malloc), None)
-        last_free = self.last_free.get(life.pool)
+        last_free = self.last_free.get(life.place)
         if last_free is not None and first is not None and malloc < last_free < first:
             life.say(EARLY)
 
     def _freed(self, life: Life, last_malloc: int | None) -> None:
         before, now = life.events[-2], life.events[-1]
-        if last_malloc is not None and before.what == Kind.ACCESS and before.api < last_malloc < now.api:
+        is_late = last_malloc is not None and before.what == Kind.ACCESS and before.api < last_malloc < now.api
+        if is_late and is_over(life.events[:-1]):
             life.say(LATE)
 
     def finish(self) -> None:
@@ -220,10 +258,12 @@ class Reference:
         touched = malloc
         found: list[Time] = []
         is_other = is_written = False
-        for one in life.events[1:]:
+        for number, one in enumerate(life.events[1:], 1):
             if one.api > touched:
                 pattern = ""
-                if one.what == Kind.FREE:
+                if not is_over(life.events[:number]):
+                    pass
+                elif one.what == Kind.FREE:
                     pattern = self._last_time(life)
                 elif not is_other and not life.is_made:
                     pattern = EARLY
@@ -243,24 +283,24 @@ class Reference:
             return UNUSED if not life.is_made and life.block in self.unused else ""
         return LATE if any(not one.is_write for one in life.accesses) else DEAD
 
-    def at_peak(self) -> dict[tuple[Pool, int, str], int]:
-        """Bytes of lives that have ended, by pool, site and pattern."""
-        found: dict[tuple[Pool, int, str], int] = defaultdict(int)
+    def at_peak(self) -> dict[tuple[Place, int, str], int]:
+        """Bytes of lives that have ended, by pool and stream, site and pattern."""
+        found: dict[tuple[Place, int, str], int] = defaultdict(int)
         for life in self.lives:
-            _, api, at = self.peak.get(life.pool, (0, 0, 0))
+            _, api, at = self.peak.get(life.place, (0, 0, 0))
             if 0 <= life.ended < at or life.events[0].at > at:
                 continue
             for begin, pattern, end, until in self.times(life) if life.ended > 0 else self.times_so_far(life):
                 if begin < api < end and at < until:
-                    found[life.pool, life.site, pattern] += life.size
+                    found[life.place, life.site, pattern] += life.size
         return dict(found)
 
     def times_so_far(self, life: Life) -> list[Time]:
         """Of one that lives on: also the time since its last touch, when that is long."""
         found = self.times(life)
         touched = touched_of(life)
-        now = self.api[life.pool]
-        if now - touched > self.threshold:
+        now = self.api[life.place]
+        if now - touched > self.threshold and is_over(life.events):
             pattern = IDLE
             if not life.accesses:
                 pattern = "" if life.is_made else UNUSED
@@ -270,35 +310,35 @@ class Reference:
                 found.append((touched, pattern, AFTER, AFTER))
         return found
 
-    def undecided(self) -> dict[Pool, int]:
+    def undecided(self) -> dict[Place, int]:
         """Bytes of blocks that were there at the peak, and of which nobody knows whether they were needed: not touched
         since, and alive or of no pattern."""
-        found: dict[Pool, int] = defaultdict(int)
+        found: dict[Place, int] = defaultdict(int)
         for life in self.lives:
-            _, api, at = self.peak.get(life.pool, (0, 0, 0))
+            _, api, at = self.peak.get(life.place, (0, 0, 0))
             touched = touched_of(life)
             is_over = life.ended >= 0
             times = self.times(life) if is_over else self.times_so_far(life)
             known = any(begin == touched and end == AFTER for begin, _, end, _ in times)
             is_there = life.events[0].at <= at and (not is_over or life.ended > at)
             if is_there and touched < api and not known:
-                found[life.pool] += life.size
+                found[life.place] += life.size
         return dict(found)
 
-    def least_peak(self) -> dict[Pool, int]:
-        """By pool the peak of lives that begin with their first access and end with their last one, and that are there
-        when they are allocated, in whole apis: no bound that is larger can be right. Blocks that live on are needed by
-        what touched them."""
-        found: dict[Pool, int] = {}
-        for pool in self.peak:
+    def least_peak(self) -> dict[Place, int]:
+        """By pool and stream the peak of lives that begin with their first access and end with their last one, and that
+        are there when they are allocated, in whole apis: no bound that is larger can be right. Blocks that live on are
+        needed by what touched them."""
+        found: dict[Place, int] = {}
+        for place in self.peak:
             by_api: dict[int, int] = defaultdict(int)
             for life in self.lives:
-                if life.pool != pool:
+                if life.place != place:
                     continue
                 malloc = life.events[0].api
                 apis = {one.api for one in life.accesses} or {malloc}
                 apis |= {malloc} if life.is_made else set()
                 for api in {malloc, *range(min(apis), max(apis) + 1)}:
                     by_api[api] += life.size
-            found[pool] = max(by_api.values(), default=0)
+            found[place] = max(by_api.values(), default=0)
         return found

@@ -95,6 +95,7 @@ def test_a_life_from_malloc_to_free(run: FakeRun, tmp_path: Path) -> None:
         "writes": 0,
         "longest_idle_ns": None,
         "inefficient": "",
+        "stream": None,
     }
     assert (blocks[2]["malloc_ts"], blocks[2]["free_ts"]) == (11, 30)
     assert (blocks[2]["malloc_step"], blocks[2]["free_step"]) == (1, 3)

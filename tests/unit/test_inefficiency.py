@@ -17,7 +17,7 @@ from slow_inefficiency import ATB, REDUNDANT, Event, Reference
 from msmemscope._kernel import IDLE_FIRST, IDLE_THRESHOLD, PATTERNS, InefficientRows
 from msmemscope.folds.ring_fold import COLUMNS, RingFold
 from msmemscope.imports.imported import text_id
-from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Kind, Pool
+from msmemscope.vocabulary import EVENT_COLUMNS, STREAM_SHIFT, DeviceType, Kind, Pool
 
 UPSTREAM = ("early_allocation", "late_deallocation", "temporary_idleness")
 ZERO = text_id(b"torch._ops.aten.zero_.default")
@@ -26,14 +26,20 @@ DEVICE_TYPES = {Pool.HOST: DeviceType.CPU, Pool.CUDA: DeviceType.CUDA}
 SIZES = (512, 700, 1024, 4096)
 
 
-def stream(seed: int, length: int, *, burst: int = 0) -> list[Event]:
+def stream(seed: int, length: int, *, burst: int = 0, streams: int = 0) -> list[Event]:
     """Operators of two threads, some nested, blocks of several pools in and between them. burst: operators that touch
-    nothing come in heaps of so many."""
+    nothing come in heaps of so many. streams: of a card; 0: nobody tells any."""
     chance = random.Random(seed)
+    card = chance.choice((Pool.PTA, Pool.CUDA))
+
+    def on() -> int:
+        return chance.choice((0, *[*range(1, streams + 1)] * 4)) if streams else 0
+
     pools = chance.choice(((Pool.PTA,), (Pool.PTA, Pool.ATB), (Pool.HOST, Pool.PTA, Pool.MINDSPORE, Pool.CUDA)))
     tids = chance.choice(((1,), (1, 2)))
     events = [Event(Kind.OP_START), Event(Kind.OP_END)]
     live: list[tuple[int, Pool, int]] = []
+    home: dict[int, int] = {}
     depth: Counter[tuple[int, int]] = Counter()
     number = 0
     for _ in range(length):
@@ -41,7 +47,7 @@ def stream(seed: int, length: int, *, burst: int = 0) -> list[Event]:
         what = chance.choices(("start", "end", "malloc", "access", "free", "burst"), (14, 13, 20, 30, 15, 1))[0]
         if what == "start" and depth[tid, framework] < 3:
             depth[tid, framework] += 1
-            events.append(Event(Kind.OP_START, tid, framework=framework))
+            events.append(Event(Kind.OP_START, tid, card, framework=framework, stream=on()))
         elif what == "end" and depth[tid, framework]:
             depth[tid, framework] -= 1
             events.append(Event(Kind.OP_END, tid, framework=framework))
@@ -49,18 +55,23 @@ def stream(seed: int, length: int, *, burst: int = 0) -> list[Event]:
             number += 1
             pool, size = chance.choice(pools), chance.choice(SIZES)
             live.append((number, pool, size))
-            events.append(Event(Kind.MALLOC, tid, pool, number, size, chance.randrange(4)))
+            has_streams = pool in (Pool.PTA, Pool.CUDA)
+            home[number] = on() if has_streams else 0
+            events.append(Event(Kind.MALLOC, tid, pool, number, size, chance.randrange(4), stream=home[number]))
         elif what in ("access", "free") and live:
             block, pool, size = chance.choice(live[-6:])
             if what == "access":
                 write = chance.random() < 0.5
                 whole = write and chance.random() < 0.5
-                events.append(Event(Kind.ACCESS, tid, pool, block, size, is_write=write, overwrites=whole))
+                unknown = not write and chance.random() < 0.2
+                at = home[block] if pool not in (Pool.PTA, Pool.CUDA) or chance.random() < 0.7 else on()
+                events.append(Event(Kind.ACCESS, tid, pool, block, size, is_write=write, overwrites=whole,
+                                    stream=at, is_unknown=unknown))  # fmt: skip
             else:
                 live.remove((block, pool, size))
                 events.append(Event(Kind.FREE, tid, pool, block, size))
         elif what == "burst" and burst:
-            events += [Event(Kind.OP_START, 9), Event(Kind.OP_END, 9)] * burst
+            events += [Event(Kind.OP_START, 9, card, stream=on()), Event(Kind.OP_END, 9)] * burst
     return events
 
 
@@ -69,16 +80,17 @@ def columns(events: Sequence[Event]) -> dict[str, Any]:
     table["used"][:] = table["total"][:] = -1
     for row, event in enumerate(events):
         table["kind"][row], table["tid"][row], table["ts"][row] = event.kind, event.tid, 1000 + row
-        table["pool"][row] = event.pool
-        if event.pool != Pool.NONE:
-            table["device_type"][row] = DEVICE_TYPES.get(event.pool, DeviceType.NPU)
+        table["device_type"][row] = DEVICE_TYPES.get(event.pool, DeviceType.NPU) if event.pool else 0
+        if event.pool != Pool.NONE and event.kind not in (Kind.OP_START, Kind.OP_END):
+            table["pool"][row] = event.pool
             table["ptr"][row], table["size"][row] = event.block << 20, event.size
             table["stack_py"][row] = event.site + 1
         if event.kind == Kind.ACCESS:
-            table["aux"][row] = 2 if event.is_write else 1
+            table["aux"][row] = 2 if event.is_write else 0 if event.is_unknown else 1
             table["name"][row] = ZERO if event.overwrites else ADD
         elif event.kind in (Kind.OP_START, Kind.OP_END):
             table["aux"][row] = event.framework
+        table["aux"][row] |= event.stream << STREAM_SHIFT
     return table
 
 
@@ -131,9 +143,9 @@ def test_rows_of_a_file_show_what_upstreams_rules_say(seed: int, length: int, th
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.integers(0, 1 << 30), st.integers(10, 250), st.booleans())
-def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool) -> None:
-    events = stream(seed, length, burst=IDLE_THRESHOLD + 1 if bursts else 0)
+@given(st.integers(0, 1 << 30), st.integers(10, 250), st.booleans(), st.sampled_from([0, 1, 2, 3]))
+def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool, streams: int) -> None:
+    events = stream(seed, length, burst=IDLE_THRESHOLD + 1 if bursts else 0, streams=streams)
     reference = Reference(letter=False)
     reference.feed(events)
     reference.finish()
@@ -151,16 +163,17 @@ def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool) ->
         assert shown == set(life.words), life
 
     rows = fold.tables().inefficiencies
-    key = list(zip(rows["pool"].tolist(), (rows["stack_py"] - 1).tolist(), rows["pattern"].tolist(), strict=True))
+    place = list(zip(rows["pool"].tolist(), rows["stream"].tolist(), strict=True))
+    key = list(zip(place, (rows["stack_py"] - 1).tolist(), rows["pattern"].tolist(), strict=True))
     assert len(set(key)) == len(key)
-    counted: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+    counted: dict[tuple[tuple[int, int], int, int], list[int]] = defaultdict(lambda: [0, 0])
     for life in reference.lives:
         for word in {*life.words, *([REDUNDANT] if life in reference.served else [])}:
             if word == REDUNDANT and life not in reference.served:
                 continue
-            counted[life.pool, life.site, PATTERNS[word]][0] += 1
+            counted[life.place, life.site, PATTERNS[word]][0] += 1
             if word != REDUNDANT:
-                counted[life.pool, life.site, PATTERNS[word]][1] += life.size
+                counted[life.place, life.site, PATTERNS[word]][1] += life.size
     mine = {
         one: [int(blocks), int(size) if one[2] != PATTERNS[REDUNDANT] else 0]
         for one, blocks, size in zip(key, rows["blocks"], rows["bytes"], strict=True)
@@ -169,35 +182,37 @@ def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool) ->
     assert mine == dict(counted)
 
     at_peak = {one: int(size) for one, size in zip(key, rows["peak_bytes"], strict=True) if size}
-    assert at_peak == {(pool, site, PATTERNS[word]): size for (pool, site, word), size in reference.at_peak().items()}
+    assert at_peak == {(one, site, PATTERNS[word]): size for (one, site, word), size in reference.at_peak().items()}
 
     floors = fold.tables().floors
     least = reference.least_peak()
-    for row, pool in enumerate(floors["pool"].tolist()):
-        peak = reference.peak.get(Pool(pool), (0, 0, 0))[0]
+    for row, (number, on) in enumerate(zip(floors["pool"].tolist(), floors["stream"].tolist(), strict=True)):
+        pool = Pool(number), on
+        peak = reference.peak.get(pool, (0, 0, 0))[0]
         assert floors["peak_bytes"][row] == peak
         assert floors["unneeded_bytes"][row] == sum(size for one, size in at_peak.items() if one[0] == pool)
-        assert floors["undecided_bytes"][row] == reference.undecided().get(Pool(pool), 0)
-        assert floors["floor_bytes"][row] <= min(least[Pool(pool)], peak)
+        assert floors["undecided_bytes"][row] == reference.undecided().get(pool, 0)
+        assert floors["floor_bytes"][row] <= min(least[pool], peak)
         assert floors["floor_bytes"][row] >= floors["touched_bytes"][row]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 1 << 30), st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_into_batches_says_the_same(seed: int, cuts: list[int]) -> None:
-    events = stream(seed, 200)
+@given(st.integers(0, 1 << 30), st.lists(st.integers(0, 200), max_size=12), st.sampled_from([0, 2]))
+def test_any_cut_into_batches_says_the_same(seed: int, cuts: list[int], streams: int) -> None:
+    events = stream(seed, 200, streams=streams)
     whole, parts = fed(events), fed(events, sorted(min(cut, len(events)) for cut in cuts))
     for name in ("inefficiencies", "floors"):
         one, other = getattr(whole.tables(), name), getattr(parts.tables(), name)
         assert {key: list(column) for key, column in one.items()} == {k: list(column) for k, column in other.items()}
 
 
-def test_streams_have_what_they_are_to_test() -> None:
+@pytest.mark.parametrize("streams", [0, 2])
+def test_streams_have_what_they_are_to_test(streams: int) -> None:
     seen: Counter[str] = Counter()
     waste = floors = 0
     for seed in range(60):
         reference = Reference(letter=False)
-        reference.feed(stream(seed, 200, burst=IDLE_THRESHOLD + 1))
+        reference.feed(stream(seed, 200, burst=IDLE_THRESHOLD + 1, streams=streams))
         reference.finish()
         seen.update(word for life in reference.lives for word in life.words)
         waste += len(reference.at_peak())

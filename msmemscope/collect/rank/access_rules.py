@@ -67,6 +67,9 @@ def _apply_undeclared(name: str, rules: Rules) -> None:
             rules.arguments = [(one, access if one == words[1] else before) for one, before in rules.arguments]
             rules.flag = words[2]
             continue
+        if what == "USED_SOMEHOW":
+            rules.arguments = [(one, UNKNOWN if one == words[1] else before) for one, before in rules.arguments]
+            continue
         rules.arguments = [(one, NONE) for one, _ in rules.arguments]
         if what != "FACTORY":
             rules.returns = [NONE] * len(rules.returns)
