@@ -217,7 +217,7 @@ def _of_process(tables: Tables, number: int, peaks: PeakTables, lines: SiteLines
 
 
 def _floors(tables: Tables, number: int) -> dict[tuple[int, ...], tuple[int, int]]:
-    """By pool the bytes of its peak, 0 for any, and its floor. Where operators were told later, another peak was judged.
+    """By pool the bytes of its peak, 0 for any, and its floor. Where operators were told late, another peak was judged.
     A pool whose streams are judged one by one holds at least what one of them does."""
     needs = tables.tracked.needs.get(number)
     if needs is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.vocabulary import Flag, Kind, WatchBeside, WatchMoment
+from msmemscope.vocabulary import STREAM_SHIFT, Flag, Kind, WatchBeside, WatchMoment
 
 if TYPE_CHECKING:
     from msmemscope._kernel import BlockTracker
@@ -30,7 +30,7 @@ MAX_CHANGES = 200  # of a process; the others are counted
 MAX_WATCHED = 1000  # watches that have begun, of a process
 MAX_WRITES = 256  # of one thread's operator
 MAX_THREADS = 1000
-READ = 1  # aux of an ACCESS
+READ = 1  # aux of an ACCESS, without its stream
 LOOSE = Flag.HANDLE  # of an ACCESS: kLooseAccess of record.h
 NOT_ENDED = -1
 _COLUMNS = (
@@ -151,7 +151,7 @@ class WatchFold:
 
     def concerned(self, columns: Table) -> Any:
         """Row numbers of what it is to be given."""
-        writes = (columns["kind"] == Kind.ACCESS) & (columns["aux"] != READ)
+        writes = (columns["kind"] == Kind.ACCESS) & (columns["aux"] % (1 << STREAM_SHIFT) != READ)
         return np.flatnonzero((columns["kind"] == Kind.WATCH) | writes)
 
     def take(self, columns: Table, tracker: BlockTracker) -> None:

@@ -27,6 +27,7 @@ from msmemscope.vocabulary import (
     EVENT_COLUMNS,
     NO_DEVICE,
     RECORD_VERSION,
+    STREAM_SHIFT,
     UNKNOWN,
     DeviceType,
     Flag,
@@ -107,6 +108,7 @@ class Process:
     _defined: set[int] = field(default_factory=set)
     _ends: list[int] = field(default_factory=list)
     _is_unread: bool = False
+    _stream: int | None = None
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -135,7 +137,8 @@ class Process:
         key = (pool, device_type, device)
         self._used[key] = self._used.get(key, 0) + size
         self._reserved[key] = max(self._reserved.get(key, 0), self._used[key]) if reserved is None else reserved
-        self._memory(Kind.MALLOC, block, stack=self.stack(at), name=self.text(name), attr=attr)
+        word = self._stream_word if pool in (Pool.PTA, Pool.CUDA) else 0
+        self._memory(Kind.MALLOC, block, stack=self.stack(at), name=self.text(name), attr=attr, aux=word)
         return block
 
     def free(self, block: Block, *, at: Place = "", reserved: int | None = None) -> None:
@@ -216,15 +219,30 @@ class Process:
 
     @contextmanager
     def op(self, name: str) -> Iterator[None]:
-        """An operator runs."""
-        self.event(Kind.OP_START, name=self.text(name))
+        """An operator runs, on the stream that is current."""
+        where = {} if self._stream is None else {"device_type": self.device_type, "device": self.device}
+        self.event(Kind.OP_START, name=self.text(name), aux=self._stream_word, **where)
         try:
             yield
         finally:
-            self.event(Kind.OP_END, name=self.text(name))
+            self.event(Kind.OP_END, name=self.text(name), aux=self._stream_word, **where)
 
-    def access(self, block: Block, op: str = "aten::add", *, write: bool = False, size: int | None = None) -> None:
-        """An operator touches a block, or its first `size` bytes."""
+    @contextmanager
+    def stream(self, number: int) -> Iterator[None]:
+        """What is done on the process's card within is on that stream of torch's. Outside of any nobody tells one."""
+        before, self._stream = self._stream, number
+        try:
+            yield
+        finally:
+            self._stream = before
+
+    @property
+    def _stream_word(self) -> int:
+        return 0 if self._stream is None else (self._stream + 1) << STREAM_SHIFT
+
+    def access(self, block: Block, op: str = "aten::add", *, write: bool = False, size: int | None = None,
+               unknown: bool = False) -> None:  # fmt: skip
+        """An operator touches a block, or its first `size` bytes. unknown: nobody says how."""
         self.event(
             Kind.ACCESS,
             ptr=block.ptr,
@@ -232,11 +250,19 @@ class Process:
             used=block.ptr,
             total=block.size,
             name=self.text(op),
-            aux=2 if write else 1,
+            aux=(2 if write else 0 if unknown else 1)
+            | (self._stream_word if block.device_type != DeviceType.CPU else 0),
             pool=block.pool,
             device_type=block.device_type,
             device=block.device,
         )
+
+    def hand_over(self, block: Block) -> None:
+        """Tells the pool that another stream uses a block: record_stream()."""
+        with self.op("torch._ops.aten.record_stream.default"):
+            stream, self._stream = self._stream, None
+            self.access(block, "torch._ops.aten.record_stream.default", unknown=True)
+            self._stream = stream
 
     def launch(self, kernel: str, *, stream: int = 0) -> None:
         """A kernel is started on the process's card."""

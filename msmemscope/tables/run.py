@@ -23,7 +23,7 @@ from msmemscope.errors import RunError
 from msmemscope.tables.definitions import Definitions, KnownParts
 from msmemscope.tables.parts import Bad, Part, check_size, open_parts
 from msmemscope.tables.process import Process
-from msmemscope.tables.run_files import SCHEMA_VERSION, Anchor
+from msmemscope.tables.run_files import READABLE_SCHEMAS, SCHEMA_VERSION, Anchor
 from msmemscope.tables.schema import EVENT_SCHEMA, FRAME_SCHEMA, STACK_SCHEMA, STRING_SCHEMA, USAGE_SCHEMA, layout_key
 from msmemscope.text import plain, plain_json
 from msmemscope.vocabulary import FrameKind
@@ -108,7 +108,7 @@ class Run:
             raise RunError(f"{path}: not a run directory (it has no run.json)") from None
         except OSError as error:
             raise RunError(f"{path}: cannot be opened: {error.strerror}") from error
-        if not isinstance(info, dict) or info.get("schema") != SCHEMA_VERSION:
+        if not isinstance(info, dict) or info.get("schema") not in READABLE_SCHEMAS:
             found = info.get("schema") if isinstance(info, dict) else None
             raise RunError(f"{path}: tables of schema {found!r}; this version reads {SCHEMA_VERSION}")
         for name, annotation in _INFO.items():

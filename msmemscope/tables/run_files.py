@@ -17,7 +17,8 @@ from typing import IO, Any
 
 from msmemscope.errors import RunError
 
-SCHEMA_VERSION = 2  # of the tables, as run.json says it
+SCHEMA_VERSION = 3  # of the tables, as run.json says it
+READABLE_SCHEMAS = (2, SCHEMA_VERSION)  # of 2 no record says a stream
 DEEPEST = 8  # directories below a run; its own deepest file lies four down
 LARGEST_JSON_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

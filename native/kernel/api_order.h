@@ -4,7 +4,8 @@
 //           any is one of its own. They are numbered from 1 in the order in which they begin.
 //   family  pools that one framework feeds: each counts for itself, so that what happens to host memory makes no block
 //           of the card idle. Operators of torch count in the families of torch's pools, those of ATB in that of ATB.
-//   clock   what numbers them: one of each family for whose events nobody tells a stream, in the order of the host, which
+//   clock   what numbers them: one of each family for whose events nobody tells a stream, in the order of the host,
+//   which
 //           all operators of the family advance; and one of each stream of a card. The latter is advanced by the
 //           operators that are launched on its stream, and by others that touch a block of it, allocate it or free it:
 //           what other streams do meanwhile may come before or behind all of that.
@@ -14,8 +15,8 @@
 //           takes the place of the other, and the end of any ends it, so that the rest of an outer one is told apart
 //           event by event.
 //
-// Memory: threads that are inside an operator, kMaxThreads at most; what further threads do is outside of any. Clocks of
-// kMaxStreams streams at most; further streams have none.
+// Memory: threads that are inside an operator, kMaxThreads at most; what further threads do is outside of any. Clocks
+// of kMaxStreams streams at most; further streams have none.
 #pragma once
 
 #include <cstddef>

@@ -308,8 +308,7 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bo
     // What nobody has named and what does not outlive its step is temporary, where operators tell activations.
     if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
         owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
-    const u8 inefficient =
-        seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
+    const u8 inefficient = seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
     pool.needs.freed(Inefficiency::stream_of_block(block, pool.key), block.size);
     if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);

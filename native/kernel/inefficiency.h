@@ -13,10 +13,10 @@
 //   redundant   when it was allocated, a block of its size had been accessed for the last time and was not freed. Known
 //               when that one ends
 //
-// Each stream of a card is judged by itself (stream_needs.h), by its own clock. Between streams the order of the host is
-// all that is known, and no more than this: nothing runs before it is launched. So nothing is said of the time behind an
-// access until what other streams do to the block is over for its own (elsewhere_uses.h); and what ends such a time may
-// be launched anywhere.
+// Each stream of a card is judged by itself (stream_needs.h), by its own clock. Between streams the order of the host
+// is all that is known, and no more than this: nothing runs before it is launched. So nothing is said of the time
+// behind an access until what other streams do to the block is over for its own (elsewhere_uses.h); and what ends such
+// a time may be launched anywhere.
 //
 // Nothing is judged before the first operator or access, nor a block that was there before it, or before events that
 // are missing. Memory: some 150 bytes for each live block from then on, and what pool_needs.h says.

@@ -118,8 +118,7 @@ void PoolNeeds::foresee(Rows& rows, i64& undecided, const JudgedBlock& block, u3
     row.last_step = std::max(row.last_step, block.step);
 }
 
-void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, u32 stream, const Rows& rows,
-                       const Sites& sites) const {
+void PoolNeeds::append(InefficiencyTable& table, PoolKey pool, u32 stream, const Rows& rows, const Sites& sites) const {
     std::vector<u64> keys;
     for (const auto& [key, row] : rows)
         if (row.blocks != 0 || row.peak_bytes != 0) keys.push_back(key);

@@ -1,6 +1,6 @@
 // The needs of one pool (pool_needs.h), by the streams that its blocks were allocated for: torch gives a block that is
-// free to its own stream alone, so that each stream's blocks are a pool of their own. Of pools without streams, and where
-// nobody told any, all is one.
+// free to its own stream alone, so that each stream's blocks are a pool of their own. Of pools without streams, and
+// where nobody told any, all is one.
 #pragma once
 
 #include <deque>

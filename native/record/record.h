@@ -238,10 +238,10 @@ enum class WatchBeside : u32 { MEMSCOPE_WATCH_BESIDE(X) };
 // behind ptr + size, or touch it after its operator has ended.
 inline constexpr u8 kLooseAccess = static_cast<u8>(Flag::HANDLE);
 
-// MALLOC, OP_START, OP_END and ACCESS say in the upper 24 bits of aux on which stream of their card: 0 where nobody told
-// (always before that was recorded, and on the host), else one more than torch's number of it. That is 0 for the default
-// stream and small for those that torch makes; a stream that the program made itself has the place of its handle there,
-// of which 23 bits are kept, mixed.
+// MALLOC, OP_START, OP_END and ACCESS say in the upper 24 bits of aux on which stream of their card: 0 where nobody
+// told (always before that was recorded, and on the host), else one more than torch's number of it. That is 0 for the
+// default stream and small for those that torch makes; a stream that the program made itself has the place of its
+// handle there, of which 23 bits are kept, mixed.
 inline constexpr u32 kStreamShift = 8;
 inline constexpr u32 kLowBits = (1u << kStreamShift) - 1;  // of aux, without the stream
 inline constexpr u32 kNoStream = 0;

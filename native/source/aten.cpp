@@ -274,7 +274,7 @@ void forward(unsigned long long thread, long long sequence, const memscope_runni
 void node(unsigned long long thread, long long sequence) noexcept { evaluates_node(thread, sequence); }
 
 constexpr memscope_operator_sink kSink = {
-    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node, waits};
+    MEMSCOPE_OPERATOR_SINK_VERSION, wanted, begin, end, collective, forward, node, waits, ask_for_streams};
 
 }  // namespace
 

@@ -379,6 +379,17 @@ void ended(const at::RecordFunction& call, at::ObserverContext* /*none*/) {
     end(call, open, thread->tensors);
 }
 
+int current_stream(short device_type, short device, long long* stream) {
+    try {
+        const c10::DeviceType type = device_type == kNpu ? c10::DeviceType::PrivateUse1 : c10::DeviceType::CUDA;
+        *stream =
+            c10::impl::VirtualGuardImpl(type).getStream(c10::Device(type, static_cast<c10::DeviceIndex>(device))).id();
+        return 1;
+    } catch (...) {
+        return 0;
+    }
+}
+
 std::mutex g_switching;
 unsigned g_switched = 0;
 at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
@@ -391,6 +402,7 @@ at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
 MEMSCOPE_API int memscope_observe(const memscope_operator_sink* sink) {
     if (sink->version != MEMSCOPE_OPERATOR_SINK_VERSION) return 1;
     memscope::observer::g_sink = sink;
+    sink->streams_by(memscope::observer::current_stream);
     return 0;
 }
 

@@ -92,6 +92,10 @@ struct memscope_collective {
     unsigned long long sequence;
 };
 
+// On which stream the calling thread would launch something on a card now: torch's number of it. 0: nobody knows.
+// Called with the allocator's locks held: it takes none and calls nothing back.
+typedef int (*memscope_stream_function)(short device_type, short device, long long* stream);
+
 struct memscope_operator_sink {
     unsigned version;
     // What is recorded now: 0 or a sum of MEMSCOPE_WANTS_*. Two loads.
@@ -110,6 +114,8 @@ struct memscope_operator_sink {
     // Asked before begin() (running: NULL) and before end(), when looks are wanted: whether the caller waits until what
     // was asked of the device's current stream is done. Only who knows torch knows which that is.
     int (*waits)(const struct memscope_running* running, short device_type, short device);
+    // Who knows streams is asked for them from now on.
+    void (*streams_by)(memscope_stream_function streams);
 };
 
 // What the observer's library exports. Adopts the sink for the life of the process: 0, or 1 when its version is

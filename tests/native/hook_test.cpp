@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "hook/selection.h"
 #include "own_ring.h"
 #include "stack/stacks.h"
+#include "torch_ext/operator_sink.h"
 
 using namespace memscope;
 using namespace own;
@@ -28,6 +30,7 @@ void memscope_describe_hooks(HookVisitor visit, void* context);
 unsigned memscope_objects_looked_through();
 void early_allocate(void* ptr, std::size_t bytes);
 void early_release(void* ptr);
+const memscope_operator_sink* memscope_get_operator_sink();
 void early_cuda(void* ptr, std::int64_t size, std::size_t allocated, std::size_t reserved, int device);
 int cudaMalloc(void** ptr, std::size_t bytes);
 int cudaMallocAsync(void** ptr, std::size_t bytes, void* stream);
@@ -468,6 +471,61 @@ CASE(a_release_is_recorded_with_its_stack_while_recording_is_on) {
     CHECK(memory.back().kind == Kind::FREE && memory.back().record.stack_c == 0);
     memscope_start();
     memscope_configure("python_depth=0;native_depth=0");
+}
+
+// Stands for the observer: torch's number of the stream of a device, for whom there are devices 0 to 3.
+int current_stream(short device_type, short device, long long* stream) {
+    if (device_type != static_cast<short>(DeviceType::CUDA) || device > 3) return 0;
+    *stream = device == 2 ? 0x7f0011223340 : 8 * device;
+    return 1;
+}
+
+CASE(blocks_and_operators_of_a_card_say_their_stream) {
+    const memscope_operator_sink& sink = *memscope_get_operator_sink();
+    memscope_configure("devices=cpu,cuda;sorts=5");
+    const auto allocated = [](int device) {
+        early_cuda(reinterpret_cast<void*>(0x9000), 8, 8, 8, device);
+        return own_memory_events().back().record.aux;
+    };
+    CHECK_EQUAL(allocated(1), 0u);  // nobody knows
+    sink.streams_by(current_stream);
+    CHECK_EQUAL(allocated(0), stream_word(1));
+    CHECK_EQUAL(allocated(1), stream_word(9));
+    CHECK_EQUAL(allocated(4), 0u);
+    CHECK(stream_of(allocated(2)) > kForeignStreams);  // it was made by the program: no small number
+    CHECK_EQUAL(allocated(2), stream_word(told_stream(0x7f0011223340)));
+
+    // An operator of card 1 that reads a tensor there, one of card 0, and one of the host.
+    const long long size = 4;
+    const auto tensor = [&size](DeviceType type, short device) {
+        return memscope_touched{0x9000, 0x9000, 16, 16, &size, "torch.float32", 1, 6, 1, static_cast<short>(type),
+                                device, 0};
+    };
+    const memscope_touched given[] = {tensor(DeviceType::CUDA, 1), tensor(DeviceType::CUDA, 0),
+                                      tensor(DeviceType::CPU, 0)};
+    const auto told = [&](const char* name, short device) {
+        const auto before = own_events().size();
+        const memscope_called called{
+            name, static_cast<unsigned>(strlen(name)), static_cast<short>(DeviceType::CUDA), device, 0, 0, 0};
+        memscope_running running;
+        sink.begin(&running, &called, given, 3);
+        sink.end(&running, nullptr, 0);
+        std::vector<u32> found;
+        const auto events = own_events();
+        for (auto at = before; at < events.size(); ++at) found.push_back(events[at].record.aux);
+        return found;
+    };
+    const u32 read = 1, there = stream_word(9);
+    const std::vector<u32> expected = {there, read | there, read, read, there};
+    CHECK(told("torch._ops.aten.sum.default", 1) == expected);
+    // What comes later, comes on a stream that nobody tells.
+    const std::vector<u32> later = {there, read, read, read, there};
+    CHECK(told("torch._ops.c10d.allreduce_.default", 1) == later);
+    CHECK(told("torch._ops.aten.record_stream.default", 1) == later);
+    // Nobody asks torch about a card on which nothing was allocated.
+    CHECK_EQUAL(told("torch._ops.aten.sum.default", 3).front(), 0u);
+    sink.streams_by(nullptr);
+    memscope_configure("sorts=1");
 }
 
 CASE(stop_and_remove_leave_the_program_as_it_was) {
