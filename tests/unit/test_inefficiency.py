@@ -30,7 +30,7 @@ def stream(seed: int, length: int, *, burst: int = 0, streams: int = 0) -> list[
     """Operators of two threads, some nested, blocks of several pools in and between them. burst: operators that touch
     nothing come in heaps of so many. streams: of a card; 0: nobody tells any."""
     chance = random.Random(seed)
-    card = chance.choice((Pool.PTA, Pool.CUDA))
+    card = chance.choice((Pool.PTA, Pool.CUDA)) if streams else Pool.NONE
 
     def on() -> int:
         return chance.choice((0, *[*range(1, streams + 1)] * 4)) if streams else 0
@@ -63,8 +63,9 @@ def stream(seed: int, length: int, *, burst: int = 0, streams: int = 0) -> list[
             if what == "access":
                 write = chance.random() < 0.5
                 whole = write and chance.random() < 0.5
-                unknown = not write and chance.random() < 0.2
-                at = home[block] if pool not in (Pool.PTA, Pool.CUDA) or chance.random() < 0.7 else on()
+                unknown = bool(streams) and not write and chance.random() < 0.2
+                moves = streams and pool in (Pool.PTA, Pool.CUDA) and chance.random() < 0.3
+                at = on() if moves else home[block]
                 events.append(Event(Kind.ACCESS, tid, pool, block, size, is_write=write, overwrites=whole,
                                     stream=at, is_unknown=unknown))  # fmt: skip
             else:
