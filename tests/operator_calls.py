@@ -387,7 +387,7 @@ def _by_call(reader: Any, known: dict[str, dict[tuple[int, int], str]]) -> Itera
 
     kinds, names, attrs = column("kind", "u1"), column("name", "<u8"), column("attr", "<u8")
     flags = column("flags", "u1")
-    addresses, sizes, how = column("ptr", "<u8"), column("size", "<i8"), column("aux", "<u4")
+    addresses, sizes, how = column("ptr", "<u8"), column("size", "<i8"), column("aux", "<u4") & 0xFF
     current = ""
     operators: list[list[Any]] = []
     for i, kind in enumerate(kinds):

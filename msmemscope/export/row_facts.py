@@ -24,7 +24,7 @@ from msmemscope.vocabulary import Kind
 if TYPE_CHECKING:
     from msmemscope.tables.run import Run
 
-_FACTS = ("malloc_ts", "ptr", "owner", "inefficient")
+_FACTS = ("malloc_ts", "ptr", "owner", "inefficient_by_host")
 
 
 class RowFacts:
@@ -65,13 +65,13 @@ class RowFacts:
             here = np.flatnonzero(waiting)
             same = places[at[here]] == ptr[here]
             owner[mallocs[here[same]]] = self._known["owner"][at[here[same]]]
-            bits[mallocs[here[same]]] = self._known["inefficient"][at[here[same]]]
+            bits[mallocs[here[same]]] = self._known["inefficient_by_host"][at[here[same]]]
             at[here] = np.where(same, end[here], at[here] + 1)
         return owner, bits
 
     def _keep(self, lives: dict[str, Any]) -> None:
         labelled = np.isin(lives["owner"], np.array([0, *labelled_owners(self._tracker.owners())], np.uint64))
-        kept = labelled | (lives["inefficient"] != 0)
+        kept = labelled | (lives["inefficient_by_host"] != 0)
         self._pieces.append({name: lives[name][kept] for name in _FACTS})
 
 

@@ -203,7 +203,8 @@ void BlockLives::append(LifeTable& table, LifeRows& rows, const Life& life, cons
     row.reads[at] = use.reads;
     row.writes[at] = use.writes;
     row.longest_idle[at] = use.longest_idle;
-    row.inefficient[at] = belongs.inefficient;
+    row.inefficient[at] = belongs.inefficient.words;
+    row.inefficient_by_host[at] = belongs.inefficient.by_host;
 }
 
 }  // namespace memscope::kernel

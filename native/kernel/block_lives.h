@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernel/block_map.h"
+#include "kernel/block_patterns.h"
 #include "kernel/block_uses.h"
 #include "kernel/event_columns.h"
 #include "kernel/life_rows.h"
@@ -30,7 +31,7 @@ struct Belongs {
     u64 owner = 0;
     u32 changes = 0;
     const Use* use = nullptr;  // null: it was never accessed
-    u8 inefficient = 0;        // patterns that it shows
+    Shown inefficient;
 };
 
 class BlockLives {

@@ -29,6 +29,12 @@ inline constexpr u8 kUpstreamPatterns = early_allocation | late_deallocation | t
 inline constexpr u8 kIdleFirst = 64;  // in words: idleness was seen before the early allocation
 inline constexpr u64 kIdleThreshold = 3000;
 
+// What a block shows: by the clock of its own stream, and of upstream's patterns also as upstream counts, in the order
+// of the host over all streams and cards.
+struct Shown {
+    u8 words = 0, by_host = 0;
+};
+
 struct ApiLife {
     u64 malloc_api = 0;
     u64 first_api = 0;  // of the first access by another api; 0: none

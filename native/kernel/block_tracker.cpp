@@ -294,7 +294,7 @@ Block* BlockTracker::PoolBlocks::holding(u64 ptr) {
     return ptr - block->ptr < static_cast<u64>(block->size) ? block : nullptr;
 }
 
-Belongs BlockTracker::belongs_of(const Block& block, u8 inefficient) const noexcept {
+Belongs BlockTracker::belongs_of(const Block& block, Shown inefficient) const noexcept {
     return {owners_.id_of(block), owners_.changes_of(block), uses_.find(block), inefficient};
 }
 
@@ -308,7 +308,7 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bo
     // What nobody has named and what does not outlive its step is temporary, where operators tell activations.
     if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
         owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
-    const u8 inefficient = seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
+    const Shown inefficient = seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
     pool.needs.freed(Inefficiency::stream_of_block(block, pool.key), block.size);
     if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);
@@ -553,7 +553,7 @@ LifeTable BlockTracker::going_lives() const {
     std::sort(going.begin(), going.end(), [](const auto& a, const auto& b) { return a.first->id < b.first->id; });
     const auto rows = std::make_unique<LifeRows>();
     for (const auto& [block, pool] : going)
-        lives_->append(table, *rows, *block, pool, belongs_of(*block, inefficiency_.words(*block)));
+        lives_->append(table, *rows, *block, pool, belongs_of(*block, inefficiency_.shown(*block)));
     rows->flush(table);
     return table;
 }

@@ -138,7 +138,7 @@ private:
     void on_free(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_access(const EventColumns& events, std::size_t row, Outcome& outcome);
     void on_label(const EventColumns& events, std::size_t row);
-    Belongs belongs_of(const Block& block, u8 inefficient) const noexcept;
+    Belongs belongs_of(const Block& block, Shown inefficient) const noexcept;
     void on_other(const EventColumns& events, std::size_t row, u32 step);
     void lose_sight();
     // tid: of the FREE.

@@ -19,10 +19,12 @@ void Inefficiency::judge(const Block& block, PoolKey pool, StreamNeeds::OfStream
         needs.note_level(stream.level);
         return;
     }
+    const ApiOrder::Clock host = ApiOrder::clock_of(family_of(pool));
     const ApiOrder::Moment moment = order_.malloc(clock, block.tid);
     JudgedBlock& judged = blocks_[block.id];
     judged.needs = &needs;
     judged.clock = clock;
+    if (has_stream(clock)) judged.by_host.malloc_api = order_.malloc(host, block.tid).api;
     judged.id = block.id;
     judged.size = block.size;
     judged.site = block.site;
@@ -37,14 +39,16 @@ void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& 
     is_active_ = true;
     if (family_of(pool) == Family::COUNT) return;
     const u32 own = stream_of_block(block, pool);
-    const ApiOrder::Clock clock = order_.clock_of(pool, own);
+    const ApiOrder::Clock clock = order_.clock_of(pool, own), host = ApiOrder::clock_of(family_of(pool));
     if (clock == ApiOrder::kNoClock) return;
     const ApiOrder::Moment moment = order_.access(clock, events.tid[row]);
+    const u64 host_api = has_stream(clock) ? order_.access(host, events.tid[row]).api : 0;
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return;
     JudgedBlock& judged = known->second;
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
+    if (has_stream(clock)) judged.by_host.access(host_api, order_.last_free(host), kIdleThreshold);
     const u32 how = events.aux[row] & kLowBits;
     const bool is_write = how == kWrite, is_over = judged.elsewhere.are_over();
     u8 pattern = 0;
@@ -71,14 +75,17 @@ void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& 
     judged.elsewhere.access(stream_of(events.aux[row]) != own, how);
 }
 
-u8 Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
-    if (family_of(pool) == Family::COUNT) return 0;
+Shown Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
+    if (family_of(pool) == Family::COUNT) return {};
     const ApiOrder::Clock clock = order_.clock_of(pool, stream_of_block(block, pool));
-    if (clock == ApiOrder::kNoClock) return 0;
+    if (clock == ApiOrder::kNoClock) return {};
+    const ApiOrder::Clock host = ApiOrder::clock_of(family_of(pool));
     const ApiOrder::Moment moment = order_.free(clock, tid);
+    const u64 host_api = has_stream(clock) ? order_.free(host, tid).api : 0;
     const auto known = blocks_.find(block.id);
-    if (known == blocks_.end()) return 0;
+    if (known == blocks_.end()) return {};
     JudgedBlock& judged = known->second;
+    if (has_stream(clock)) judged.by_host.free(host_api, order_.last_malloc(host));
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
     const bool is_over = judged.elsewhere.are_over();
@@ -99,9 +106,9 @@ u8 Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
     if (const u64 other = needs.find_reuse(judged, moment.api, pattern != 0); other != 0)
         if (const auto alive = blocks_.find(other); alive != blocks_.end())
             alive->second.life.words |= redundant_allocation;
-    const u8 words = life.words;
+    const Shown shown = shown_by(judged);
     blocks_.erase(known);
-    return words;
+    return shown;
 }
 
 void Inefficiency::forget() {
@@ -110,14 +117,14 @@ void Inefficiency::forget() {
     blocks_ = {};  // clear() would go through as many buckets as there ever were blocks
 }
 
-u8 Inefficiency::lose(const Block& block) {
-    if (blocks_.empty()) return 0;
+Shown Inefficiency::lose(const Block& block) {
+    if (blocks_.empty()) return {};
     const auto known = blocks_.find(block.id);
-    if (known == blocks_.end()) return 0;
+    if (known == blocks_.end()) return {};
     known->second.needs->leave(known->second);
-    const u8 words = known->second.life.words;
+    const Shown shown = shown_by(known->second);
     blocks_.erase(known);
-    return words;
+    return shown;
 }
 
 // The tensor holds all of its storage. Where that is not known, all of the block but what the pool has rounded up.

@@ -54,14 +54,14 @@ public:
     }
     void access(const Block& block, PoolKey pool, const EventColumns& events, std::size_t row);
     // It ends, by a FREE of thread tid. Returns its patterns.
-    u8 end(const Block& block, PoolKey pool, u32 tid) { return is_active_ ? judge_end(block, pool, tid) : u8{0}; }
+    Shown end(const Block& block, PoolKey pool, u32 tid) { return is_active_ ? judge_end(block, pool, tid) : Shown{}; }
     // It has ended, nobody knows when.
-    u8 lose(const Block& block);
+    Shown lose(const Block& block);
 
-    u8 words(const Block& block) const noexcept {
-        if (blocks_.empty()) return 0;
+    Shown shown(const Block& block) const noexcept {
+        if (blocks_.empty()) return {};
         const auto known = blocks_.find(block.id);
-        return known == blocks_.end() ? 0 : known->second.life.words;
+        return known == blocks_.end() ? Shown{} : shown_by(known->second);
     }
     // What is known of a pool now.
     void append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const StreamNeeds& streams,
@@ -74,7 +74,11 @@ public:
 
 private:
     void judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream);
-    u8 judge_end(const Block& block, PoolKey pool, u32 tid);
+    Shown judge_end(const Block& block, PoolKey pool, u32 tid);
+    static bool has_stream(ApiOrder::Clock clock) noexcept { return clock >= kFamilies; }
+    static Shown shown_by(const JudgedBlock& block) noexcept {
+        return {block.life.words, has_stream(block.clock) ? block.by_host.words : block.life.words};
+    }
     u8 idle_pattern(const JudgedBlock& block, u64 now) const noexcept;
     static bool is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept;
 

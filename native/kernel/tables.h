@@ -152,6 +152,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 //   owner               its last one; owner_changes: labels that changed it, beyond the first at each level
 //   *_access_ts         0 without accesses; reads, writes: those of a known sort; longest_idle: ns between two of them
 //   inefficient         bits of the patterns that it shows (block_patterns.h)
+//   inefficient_by_host  of upstream's patterns, as upstream counts: in the order of the host over all streams
 //   stream              that it was allocated for, as stream_of() has it (record.h)
 #define MEMSCOPE_LIFE_COLUMNS(X) \
     X(u64, allocation_id)        \
@@ -187,6 +188,7 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(u64, writes)               \
     X(u64, longest_idle)         \
     X(u8, inefficient)           \
+    X(u8, inefficient_by_host)   \
     X(u32, stream)
 
 // One row per driver segment that was there at the peak of its device, or is there now.

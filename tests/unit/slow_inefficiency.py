@@ -177,23 +177,12 @@ class Reference:
             self.home[event.block] = event.pool, event.stream
         place = self.home.get(event.block, (event.pool, 0))
         running = self.open.get(self._key(event, event.pool == Pool.ATB))
-        is_given = False
-        if running is not None and running.depth and event.pool != Pool.MINDSPORE:
-            if place not in running.apis:
-                self.api[place] += 1
-                running.apis[place] = self.api[place]
-            api, is_given = running.apis[place], running.is_given
-            running.collected[place].append(event.kind)
-            running.is_given |= event.kind == Kind.ACCESS
-        else:
-            self.api[place] += 1
-            api = self.api[place]
-            if event.kind == Kind.MALLOC:
-                self.last_malloc[place] = api
-            if event.kind == Kind.FREE:
-                self.last_free[place] = api
-        if event.kind == Kind.ACCESS:
-            self.last_access[place] = max(self.last_access[place], api)
+        if running is not None and (not running.depth or event.pool == Pool.MINDSPORE):
+            running = None
+        is_given = running is not None and running.is_given
+        if place[1]:
+            self._happen(event, running, (event.pool, 0))  # the host's order knows it, too
+        api = self._happen(event, running, place)
         if event.kind == Kind.MALLOC:
             life = self.live[event.block] = Life(event.block, place, event.size, event.site, is_given)
             self.lives.append(life)
@@ -217,6 +206,26 @@ class Reference:
                 self.unused.add(life.block)
             self._reuse(life, api)
             del self.live[event.block]
+
+    def _happen(self, event: Event, running: Running | None, place: Place) -> int:
+        """The number by one clock."""
+        if running is not None:
+            if place not in running.apis:
+                self.api[place] += 1
+                running.apis[place] = self.api[place]
+            api = running.apis[place]
+            running.collected[place].append(event.kind)
+            running.is_given |= event.kind == Kind.ACCESS
+        else:
+            self.api[place] += 1
+            api = self.api[place]
+            if event.kind == Kind.MALLOC:
+                self.last_malloc[place] = api
+            if event.kind == Kind.FREE:
+                self.last_free[place] = api
+        if event.kind == Kind.ACCESS:
+            self.last_access[place] = max(self.last_access[place], api)
+        return api
 
     def _reuse(self, life: Life, api: int) -> None:
         touched = touched_of(life)

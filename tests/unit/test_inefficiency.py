@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -162,6 +163,13 @@ def test_folds_say_what_whole_lives_say(seed: int, length: int, bursts: bool, st
         shown = {word for word, bit in PATTERNS.items() if said[life.block] & bit}
         # One that has ended before it was known to be redundant is told in the sums alone.
         assert shown == set(life.words), life
+
+    by_host = Reference(letter=False)
+    by_host.feed([replace(event, stream=0) for event in events])
+    host_bits = np.concatenate([one["inefficient_by_host"] for one in lives])
+    shown_by_host = {int(number): words(int(one)) for number, one in zip(numbers, host_bits, strict=True)}
+    upstreams = [[word for word in life.words if word in UPSTREAM] for life in by_host.lives]
+    assert shown_by_host == {life.block: some for life, some in zip(by_host.lives, upstreams, strict=True)}
 
     rows = fold.tables().inefficiencies
     place = list(zip(rows["pool"].tolist(), rows["stream"].tolist(), strict=True))
