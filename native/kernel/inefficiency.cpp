@@ -24,7 +24,7 @@ void Inefficiency::judge(const Block& block, PoolKey pool, StreamNeeds::OfStream
     JudgedBlock& judged = blocks_[block.id];
     judged.needs = &needs;
     judged.clock = clock;
-    if (has_stream(clock)) judged.by_host.malloc_api = order_.malloc(host, block.tid).api;
+    judged.by_host.malloc_api = has_stream(clock) ? order_.malloc(host, block.tid).api : moment.api;
     judged.id = block.id;
     judged.size = block.size;
     judged.site = block.site;
@@ -42,13 +42,13 @@ void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& 
     const ApiOrder::Clock clock = order_.clock_of(pool, own), host = ApiOrder::clock_of(family_of(pool));
     if (clock == ApiOrder::kNoClock) return;
     const ApiOrder::Moment moment = order_.access(clock, events.tid[row]);
-    const u64 host_api = has_stream(clock) ? order_.access(host, events.tid[row]).api : 0;
+    const u64 host_api = has_stream(clock) ? order_.access(host, events.tid[row]).api : moment.api;
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return;
     JudgedBlock& judged = known->second;
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
-    if (has_stream(clock)) judged.by_host.access(host_api, order_.last_free(host), kIdleThreshold);
+    judged.by_host.access(host_api, order_.last_free(host), kIdleThreshold);
     const u32 how = events.aux[row] & kLowBits;
     const bool is_write = how == kWrite, is_over = judged.elsewhere.are_over();
     u8 pattern = 0;
@@ -81,11 +81,11 @@ Shown Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
     if (clock == ApiOrder::kNoClock) return {};
     const ApiOrder::Clock host = ApiOrder::clock_of(family_of(pool));
     const ApiOrder::Moment moment = order_.free(clock, tid);
-    const u64 host_api = has_stream(clock) ? order_.free(host, tid).api : 0;
+    const u64 host_api = has_stream(clock) ? order_.free(host, tid).api : moment.api;
     const auto known = blocks_.find(block.id);
     if (known == blocks_.end()) return {};
     JudgedBlock& judged = known->second;
-    if (has_stream(clock)) judged.by_host.free(host_api, order_.last_malloc(host));
+    judged.by_host.free(host_api, order_.last_malloc(host));
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
     const bool is_over = judged.elsewhere.are_over();

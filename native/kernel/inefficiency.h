@@ -76,9 +76,7 @@ private:
     void judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream);
     Shown judge_end(const Block& block, PoolKey pool, u32 tid);
     static bool has_stream(ApiOrder::Clock clock) noexcept { return clock >= kFamilies; }
-    static Shown shown_by(const JudgedBlock& block) noexcept {
-        return {block.life.words, has_stream(block.clock) ? block.by_host.words : block.life.words};
-    }
+    static Shown shown_by(const JudgedBlock& block) noexcept { return {block.life.words, block.by_host.words}; }
     u8 idle_pattern(const JudgedBlock& block, u64 now) const noexcept;
     static bool is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept;
 

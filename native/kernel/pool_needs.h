@@ -45,7 +45,7 @@ struct JudgedBlock {
     u32 site = 0, step = 0;
     u32 clock = 0;  // of api_order.h
     ElsewhereUses elsewhere;
-    ApiLife by_host;  // of a block with a stream: its life by the clock of its family
+    ApiLife by_host;  // by the clock of its family, whoever uses it
     ApiLife life;
     u64 touched = 0;          // the latest api that needed it
     u32 operators = 0;        // that had begun by then
