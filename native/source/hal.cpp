@@ -126,6 +126,7 @@ Status release(Named what, const void* ptr, const char* function, const Call& ca
 }
 
 Status free_block(const std::atomic<void*>& original, void* ptr) noexcept {
+    if (t_hccl_call != nullptr) t_hccl_call->gives_back(reinterpret_cast<u64>(ptr));
     return release(Named::BLOCK, ptr, "halMemFree", [&] { return original_of<Status (*)(void*)>(original)(ptr); });
 }
 

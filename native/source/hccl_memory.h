@@ -16,6 +16,13 @@ struct HcclCall {
     void took(u64 ptr) noexcept {
         if (count < kMost) taken[count++] = ptr;
     }
+    // Before the driver has it back: afterwards the address may be anybody's.
+    void gives_back(u64 ptr) noexcept {
+        u32 kept = 0;
+        for (u32 i = 0; i < count; ++i)
+            if (taken[i] != ptr) taken[kept++] = taken[i];
+        count = kept;
+    }
 };
 
 extern __thread HcclCall* t_hccl_call;  // the outermost one; nullptr: none

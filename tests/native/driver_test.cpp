@@ -122,6 +122,26 @@ CASE(kinds_of_memory_that_nobody_has_named_yet_are_memory_of_the_device) {
     }
 }
 
+CASE(what_hccl_gives_back_within_a_call_is_of_no_communicator) {
+    const Driver driver(PLAIN_DRIVER, "");
+    const auto barrier = reinterpret_cast<int (*)(void*, void*)>(dlsym(driver.library, "HcclBarrier"));
+    const auto before = own_events().size();
+    void* blocks[2] = {};
+    CHECK_EQUAL(barrier(blocks, nullptr), 0);
+    const auto events = own_events();
+    std::size_t labels = 0, memory = 0;
+    for (std::size_t i = before; i < events.size(); ++i) {
+        memory += events[i].kind == Kind::MALLOC || events[i].kind == Kind::FREE ? 1 : 0;
+        if (events[i].kind != Kind::LABEL_ADDR) continue;
+        labels += 1;
+        CHECK_EQUAL(events[i].record.ptr, reinterpret_cast<u64>(blocks[0]));
+        CHECK(text_of(events[i].record.name) == "fake_group");
+    }
+    CHECK_EQUAL(memory, 3u);
+    CHECK_EQUAL(labels, 1u);
+    CHECK_EQUAL(driver.release(blocks[0]), 0);
+}
+
 CASE(a_release_that_the_driver_refuses_leaves_the_block) {
     const Driver driver(PLAIN_DRIVER, "");
     void* block = driver.block(4096);
