@@ -1,5 +1,6 @@
 #include "kernel/attr_words.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace memscope::kernel {
@@ -45,7 +46,7 @@ bool append_with_word(std::string& out, std::string_view attr, std::string_view 
         at = 0;
     }
     out.append(left);
-    while (out.size() > begin && out[begin] == ',') out.erase(begin, 1);
+    out.erase(begin, std::min(out.find_first_not_of(',', begin), out.size()) - begin);
     if (!word.empty()) {
         if (out.size() > begin) out.push_back(',');
         out.append(kKey).append(word);

@@ -6,14 +6,17 @@ import json
 import random
 import resource
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from slow_inefficiency import Event, Reference
 from test_inefficiency import UPSTREAM, stream
 
 import msmemscope
+from msmemscope._kernel import with_words
 from msmemscope.analyzer import InefficientAnalyzer, InefficientConfig, check_inefficient
 from msmemscope.errors import InputError
 from msmemscope.vocabulary import Kind, Pool
@@ -247,6 +250,16 @@ def test_a_row_of_nothing_but_open_quotes_costs_no_more_than_others(tmp_path: Pa
     path.write_text(path.read_text() + row + "\n")
     assert check_inefficient(str(path), idle_threshold=5)
     assert row in (tmp_path / "memscope_dump_1.inefficient.csv").read_text()
+
+
+def test_an_attr_of_nothing_but_commas_costs_no_more_than_others() -> None:
+    attr = b"{" + b"," * 2_000_000 + b"size:1}"  # moved up once for each comma: minutes
+    begun = time.process_time()
+    marked = with_words(
+        attr, 0, np.zeros(1, np.uint64), np.full(1, len(attr), np.uint32), np.ones(1, np.uint8), {1: "x"}
+    )
+    assert marked == b"{size:1,inefficient_type:x}"
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize("kind", ["csv", "db"])
