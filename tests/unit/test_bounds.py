@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import queue
 import sys
+import tracemalloc
 from collections import OrderedDict, deque
 
 import pytest
 
 from msmemscope.collect.rank.bounds import extent_of, owner_bound
+from msmemscope.collect.rank.object_fields import attributes_of
 from msmemscope.collect.rank.object_names import label
 
 KEPT = [object() for _ in range(30)]
@@ -53,6 +55,31 @@ def test_a_list_of_which_the_rest_is_empty_was_made_at_its_length() -> None:
     assert extent([None, None]) == (2, 0)
     assert extent(KEPT) == (30, 0)
     assert extent([]) == (0, 0)
+
+
+def test_places_are_counted_without_a_number_for_each() -> None:
+    places = [*KEPT, *[None] * 101_000]
+    full = [KEPT[0]] * 100_000 + [None] * 2
+    tracemalloc.start()
+    try:
+        assert extent(places) == (30, 101_030)
+        assert extent(full) == (100_000, 100_002)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_other_threads_add_meanwhile_stops_no_look() -> None:
+    class Owner:
+        __slots__ = ("capacity", "other")
+
+    owner = Owner()
+    owner.capacity, owner.other = 5, 6
+    found = []
+    for name, value in attributes_of(owner):
+        setattr(Owner, f"added_{len(found)}", None)
+        found.append((name, value))
+    assert found == [("capacity", 5), ("other", 6)]
 
 
 def test_nothing_but_containers_has_an_extent() -> None:

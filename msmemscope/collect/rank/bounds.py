@@ -15,6 +15,7 @@ from msmemscope.collect.rank.object_fields import attributes_of, base_of
 
 _WORDS = ("capacity", "max_capacity", "buffer_size", "max_size", "maxsize", "max_len", "maxlen", "max_entries")
 _MOST_PLACES = 1_000_000  # of a list that is looked through for empty ones
+_LAST_TWO = slice(-2, None)
 _LARGEST = 1 << 53  # what is larger bounds nothing: sys.maxsize, 2 ** 63
 
 _LRU_CACHE = functools._lru_cache_wrapper
@@ -66,8 +67,13 @@ def owner_bound(owner: object, items: int) -> tuple[str, int] | None:
 def _filled(places: list[object]) -> int:
     """How many places of a list are not empty, where all behind them are: it was made at its length. Of a list that
     holds None here and there, or as its last alone, all count."""
-    count = list.__len__(places)
-    if not 2 <= count <= _MOST_PLACES or list.__getitem__(places, count - 2) is not None:
+    count, end = list.__len__(places), list.__getitem__(places, _LAST_TWO)  # another thread may take some away
+    if len(end) < 2 or end[0] is not None or count > _MOST_PLACES:
         return count
-    numbers = [number for number, one in enumerate(list.__iter__(places)) if one is not None]
-    return len(numbers) if numbers and numbers[-1] == len(numbers) - 1 else count
+    filled = 0
+    for number, one in enumerate(list.__iter__(places)):
+        if one is not None:
+            if number != filled:
+                return count
+            filled += 1
+    return filled or count

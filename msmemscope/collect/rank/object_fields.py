@@ -49,15 +49,7 @@ def attribute_of(instance: object, value: object) -> str | None:
     space = space_of(instance)
     if space is not None and (name := key_of(space, value)) is not None:  # type: ignore[arg-type]
         return name
-    for one in classes_of(type(instance)):
-        for name, slot in space_of_class(one).items():
-            if type(slot) is MemberDescriptorType:
-                try:
-                    if slot.__get__(instance) is value:
-                        return str(name)
-                except AttributeError:  # it holds nothing
-                    continue
-    return None
+    return next((name for name, one in _in_slots(instance) if one is value), None)
 
 
 def is_a(instance: object, base: type) -> bool:
@@ -75,8 +67,12 @@ def attributes_of(instance: object) -> Iterator[tuple[str, object]]:
     for name, value in list(dict.items(space_of(instance) or {})):
         if type(name) is str:
             yield name, value
+    yield from _in_slots(instance)
+
+
+def _in_slots(instance: object) -> Iterator[tuple[str, object]]:
     for one in classes_of(type(instance)):
-        for name, slot in space_of_class(one).items():
+        for name, slot in list(space_of_class(one).items()):  # other threads may add to a class meanwhile
             if type(slot) is MemberDescriptorType:
                 try:
                     yield str(name), slot.__get__(instance)
