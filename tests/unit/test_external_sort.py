@@ -51,6 +51,7 @@ def test_rows_come_as_a_stable_sort_of_all_of_them_gives_them(
             rows.add(piece)
         for _ in range(2):  # as often as they are asked for
             found = list(rows.in_order(names))
+            assert max(len(one[(names or ("id",))[0]]) for one in found) <= external_sort.BLOCK_ROWS
             for name in names or columns:
                 assert np.array_equal(np.concatenate([one[name] for one in found]), columns[name][wanted]), name
         anyhow = np.concatenate([one["payload"] for one in rows.in_any_order(("payload",))])
