@@ -82,6 +82,19 @@ class Holders:
             found[process] = max(told, key=lambda one: one.bound - one.items)
         return found or None
 
+    def containers(self, leaks: Sequence[Leak]) -> frozenset[str]:
+        """Texts of the containers that hold blocks of these sites, without how full they are."""
+        return frozenset(_COUNT.sub("", one.text) for one in self._direct(leaks) if one.items)
+
+    def names_any(self, leaks: Sequence[Leak]) -> bool:
+        """Whether a process named a holder of blocks of these sites themselves."""
+        return any(True for _ in self._direct(leaks))
+
+    def _direct(self, leaks: Sequence[Leak]) -> Iterator[Told]:
+        for process, mine in _by_process(leaks).items():
+            stacks = {leak.stack_id for leak in mine}
+            yield from (one for one in self._told_by(process) if one.text and one.stacks & stacks)
+
     def graphs(self) -> Iterator[tuple[int, Told]]:
         """The graphs of autograd that were told, with their processes."""
         for number, process in enumerate(self._processes):

@@ -325,6 +325,7 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
 }
 
 
+_OF_FRAMES = ("frame", "traceback", "generator")
 _KEPT_TOGETHER = {
     GRAPH: "The tensor made here keeps its autograd graph, {parts} more allocations with it: "
     "keep tensor.detach() or tensor.item() instead.",
@@ -336,6 +337,11 @@ _KEPT_TOGETHER = {
 }
 
 
+def _lies_in_a_container(holders: Sequence[Mapping[str, Any]]) -> bool:
+    """And not in the frame of the call, as far as anybody told."""
+    return any(one["items"] and not any(word in one["text"] for word in _OF_FRAMES) for one in holders[:1])
+
+
 def advice_on(cause: Cause, holders: Sequence[Mapping[str, Any]] = ()) -> str:
     """What to do. holders: who holds the blocks, as in the evidence."""
     sample = cause.largest
@@ -345,7 +351,7 @@ def advice_on(cause: Cause, holders: Sequence[Mapping[str, Any]] = ()) -> str:
             "the parameter: a cycle that nothing frees. Use torch.autograd.grad(..., create_graph=True), or set the "
             "gradients to None when you are done with them."
         )
-    if cause.absorbed:
+    if cause.absorbed and not (cause.keeps == CALL and _lies_in_a_container(holders)):
         parts = sum(len(part.leaks) for part in cause.absorbed)
         return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
     if any(one["passes"] for one in holders[:1]):

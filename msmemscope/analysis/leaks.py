@@ -56,7 +56,7 @@ from msmemscope.analysis import leak_words
 from msmemscope.analysis.alive import without_sites
 from msmemscope.analysis.analyzer import Analyzer, Tables
 from msmemscope.analysis.blocks import FEWEST_SECONDS
-from msmemscope.analysis.bounded import bound_of, bounded
+from msmemscope.analysis.bounded import bound_of, bounded, parted
 from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
@@ -133,7 +133,7 @@ def find_leaks(
     """
     options = options or LeakOptions()
     view = _View(tracked, stack, judge or SiteJudge())
-    causes = [(_KINDS[kind], cause) for kind in _KINDS for cause in find_causes(view.leaks(kind))]
+    causes = [(_KINDS[kind], one) for kind in _KINDS for one in parted(find_causes(view.leaks(kind)), holders)]
     bounds = {id(cause): bound_of(cause, holders) for kind, cause in causes if kind in (LEAK, GROWTH)}
     unbounded = [leak for kind, one in causes if kind == LEAK and not bounds[id(one)] for leak in one.all_leaks]
     outlook = Outlook(tracked, unbounded, capacity or {}, view.last_step)

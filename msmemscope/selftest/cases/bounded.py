@@ -4,6 +4,7 @@ what only looks like the former."""
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from msmemscope.selftest.case import Expected, clean, fault, note
 from msmemscope.selftest.loops import place, train
@@ -41,6 +42,20 @@ def keep(process: Process, *, each: int = 1) -> list[Block]:
         ends=False,
     )
     return blocks
+
+
+def keep_in_two(rank: Process, *, bounds: tuple[int, int]) -> None:
+    """Each iteration one call keeps 4 KiB in one container and 2 MiB in another."""
+    blocks: tuple[list[Block], list[Block]] = [], []
+
+    def each(one: Process, _: int) -> None:
+        for line, size, kept in zip((58, 59), (4 * KIB, 2 * MIB), blocks, strict=True):
+            kept.append(one.alloc(size, place(f"train.py:{line} keep")))
+
+    train(rank, each, steps=STEPS, ends=False)
+    for name, kept, bound in zip(("first", "second"), blocks, bounds, strict=True):
+        kind, full = ("deque", f"24 of at most {bound}") if bound else ("list", "24")
+        tell(rank, kept, f"{kind} `{name}` ({full} items), a global of train.py", items=STEPS, bound=bound)
 
 
 @fault(
@@ -113,6 +128,29 @@ def a_deque_that_holds_a_part_of_it(job: Script) -> None:
     tell(
         rank, keep(rank), "deque `seen` (24 of at most 100 items), a global of train.py", items=24, bound=100, found=16
     )
+
+
+FIRST: dict[str, Any] = {"ranks": (0,), "place": LINE, "bytes": STEPS * 4 * KIB, "per_step": 4 * KIB}
+SECOND: dict[str, Any] = {"ranks": (0,), "place": "train.py:59", "bytes": STEPS * 2 * MIB, "per_step": 2 * MIB}
+
+
+@fault("leaks", Expected("growth", **FIRST), Expected("leak", **SECOND, says=("held by list `second`",)))
+def a_list_beside_a_deque(job: Script) -> None:
+    keep_in_two(job.rank(), bounds=(100, 0))
+
+
+@fault("leaks", Expected("leak", **FIRST, says=("held by list `first`",)), Expected("growth", **SECOND))
+def a_deque_beside_a_list(job: Script) -> None:
+    keep_in_two(job.rank(), bounds=(0, 100))
+
+
+@fault(
+    "leaks",
+    Expected("leak", **FIRST, says=("held by list `first`",)),
+    Expected("leak", **SECOND, says=("held by list `second`",)),
+)
+def two_lists_of_one_function(job: Script) -> None:
+    keep_in_two(job.rank(), bounds=(0, 0))
 
 
 @fault("leaks", Expected("leak", ranks=(0, 1), place=LINE, bytes=2 * STEPS * 4 * KIB, per_step=4 * KIB))
