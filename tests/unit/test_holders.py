@@ -337,3 +337,15 @@ def test_what_lies_in_a_container_with_a_bound_and_in_something_else_has_no_boun
     feats.extend(Held(one) for one in recent)
     assert {bound for _, bound in bounds(where)} == {0}
     assert nested["queue"][0][-1] is last
+
+
+def test_who_else_holds_a_tensor_costs_what_leads_to_it_alone() -> None:
+    climb = search._Climb([], {}, 0.0)
+    elsewhere, kept, beside, tensor = [object() for _ in range(200_000)], [0], [1], object()
+    for one in elsewhere:
+        climb._learn(elsewhere, one)
+    climb._learn(kept, tensor)
+    climb._learn(beside, tensor)
+    begun = time.process_time()
+    assert {climb.held_beside(kept, [tensor], is_last=True) for _ in range(24)} == {1}  # as many as there are groups
+    assert time.process_time() - begun < 1

@@ -190,6 +190,7 @@ class _Climb:
         self._spaces = spaces
         self._deadline = deadline
         self._holders: dict[int, list[object]] = {}  # identity -> who refers to it
+        self._held: dict[int, list[int]] = {}  # the same the other way round, by identities
         self._asked: set[int] = set()  # of whom all who refer to them are known
         self.names = Names(self._holders, self._asked, spaces)
         self.wanted: set[int] = set()  # identities of the tensors that no holder was found for yet
@@ -222,13 +223,9 @@ class _Climb:
 
     def _held_through(self, meeting: object) -> set[int]:
         """Identities of it and of all that it leads to, as far as that is known."""
-        held_by: dict[int, list[int]] = {}
-        for held, holders in self._holders.items():
-            for one in holders:
-                held_by.setdefault(id(one), []).append(held)
         found, waiting = {id(meeting)}, [id(meeting)]
         while waiting:
-            for held in held_by.get(waiting.pop(), ()):
+            for held in self._held.get(waiting.pop(), ()):
                 if held not in found:
                     found.add(held)
                     waiting.append(held)
@@ -250,7 +247,7 @@ class _Climb:
             for holder, held in pairs:
                 if (id(holder), id(held)) not in known and not is_frame_of_ours(holder):
                     known.add((id(holder), id(held)))
-                    self._holders.setdefault(id(held), []).append(holder)
+                    self._learn(holder, held)
             self._arrange(tensors)
             if complete:
                 self._asked.update(map(id, targets))
@@ -260,6 +257,10 @@ class _Climb:
             targets = [one for one in (*tensors, *self.order) if self.below[id(one)] & self.wanted]
             targets = [one for one in targets if not self.names.is_end(one)]
         yield True
+
+    def _learn(self, holder: object, held: object) -> None:
+        self._holders.setdefault(id(held), []).append(holder)
+        self._held.setdefault(id(holder), []).append(id(held))
 
     def _arrange(self, tensors: list[object]) -> None:
         """order and below, by the shortest ways."""
@@ -280,6 +281,7 @@ class _Climb:
     def clear(self) -> None:
         """Lets go of everything: some of it may refer to us."""
         self._holders.clear()
+        self._held.clear()
         self.order.clear()
 
 
