@@ -15,6 +15,7 @@ device, in no order; what belongs to no device stands in each of them again.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -40,6 +41,7 @@ _PROJECT = re.compile(r"msmemscope_\d+_\d+_ascend$")
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _UNKNOWN_MODULE = 255
 _MODULE_SHIFT = np.uint64(56)
+_MOST_OPEN = 1 << 16  # ranges of a thread that wait for their end: of more the oldest have no end
 _CHECKED_AT_ONCE = 1 << 22  # IDs of rows that are looked for in two files
 
 Define = Callable[[Definitions], None]
@@ -281,7 +283,7 @@ class _Ranges:
         self._process = -1
         self._step = text_id(STEP_RANGE.encode())
         self._last = 0
-        self._open: dict[int, list[tuple[int, bool]]] = {}
+        self._open: dict[int, deque[tuple[int, bool]]] = {}
 
     def numbered(self, process: int, columns: Columns) -> Columns:
         if process != self._process:
@@ -296,7 +298,7 @@ class _Ranges:
             self._last += 1
             if kind == Kind.RANGE_START:
                 is_step = name == self._step
-                self._open.setdefault(tid, []).append((self._last, is_step))
+                self._open.setdefault(tid, deque(maxlen=_MOST_OPEN)).append((self._last, is_step))
                 attr[row], aux[row] = self._last, is_step
             elif waiting := self._open.get(tid):
                 attr[row], aux[row] = waiting.pop()

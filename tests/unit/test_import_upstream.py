@@ -17,6 +17,7 @@ import pytest
 import msmemscope
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, MemscopeError, UsageError
+from msmemscope.imports import upstream_events
 from msmemscope.imports.external_sort import Columns
 from msmemscope.imports.imported import Definitions, Named, Process
 from msmemscope.imports.job import Request, import_job
@@ -466,3 +467,13 @@ def test_health_of_several_processes_prints_the_gap_table_of_each(
         assert (high[0], high[3]) == ("MaxGap", "16")
     assert main(["analyze", str(tmp_path / "run"), "--only", "peers"]) == 0
     assert "MinGap" not in capfd.readouterr().out
+
+
+def test_ranges_that_never_end_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream_events, "_MOST_OPEN", 10)
+    ranges = upstream_events._Ranges()
+    kinds = np.array([Kind.RANGE_START] * 1000 + [Kind.RANGE_END] * 12, np.uint8)
+    nothing = np.zeros(len(kinds), np.uint64)
+    columns = {"kind": kinds, "tid": nothing + np.uint64(3), "name": nothing, "attr": nothing, "aux": nothing}
+    found = ranges.numbered(0, columns)["attr"].tolist()
+    assert found == [*range(1, 1001), *range(1000, 990, -1), 0, 0]
