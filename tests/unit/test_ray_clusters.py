@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from msmemscope.collect.rank import ray_clusters
+from msmemscope.collect.rank.first_fault import UntilFirstFault
 from msmemscope.collect.session import SESSION_VARIABLE, SETTINGS_VARIABLE
 
 SESSION = {SESSION_VARIABLE: "/dev/shm/the-session", SETTINGS_VARIABLE: "level=all"}
@@ -110,3 +111,31 @@ def test_other_machines_of_the_cluster_are_named(
     init("auto")
 
     assert "workers of this Ray cluster on 1 other machine (far) are not recorded" in capsys.readouterr().err
+
+
+def test_what_cannot_be_found_out_does_not_reach_the_program(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_node({})
+    init, given = init_of(monkeypatch)
+    monkeypatch.setattr(ray_clusters, "_hands_on", UntilFirstFault("workers are not recorded"))
+
+    def fails() -> list[int]:
+        raise PermissionError("/proc")
+
+    monkeypatch.setattr(ray_clusters, "_nodes", fails)
+    for _ in range(2):
+        assert init("auto") == "context"
+    assert given == {"address": "auto"}
+    assert capsys.readouterr().err.count("workers are not recorded") == 1
+
+
+def test_a_session_whose_path_is_no_text_is_found(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = os.fsdecode(b"/dev/shm/\xff")
+    start_node({SESSION_VARIABLE: path})
+    init, given = init_of(monkeypatch)
+    monkeypatch.setenv(SESSION_VARIABLE, path)
+
+    init("auto")
+
+    assert given == {"address": "auto"}

@@ -22,7 +22,7 @@ from msmemscope.collect.presence import (
     is_free,
     process_start,
 )
-from msmemscope.collect.rank.ray_clusters import node_and_job
+from msmemscope.collect.rank.ray_clusters import node_of_worker
 from msmemscope.collect.session import FINISH
 from msmemscope.launchers.contract import identities
 from msmemscope.telling import tell
@@ -66,7 +66,7 @@ def _leave(session: Session, pid: int) -> None:
 def _may_be_started_anew() -> bool:
     """Under a launcher with restarts left (torchrun), or as one of a node's workers of Ray, of which more may be
     started while the node lives: who knows whether this is an end."""
-    if node_and_job() is not None:
+    if node_of_worker() is not None:  # Ray itself may be gone by now
         return True
     for identity in identities():
         most, count = (os.environ.get(name, "") for name in (identity.most_restarts, identity.restarts))

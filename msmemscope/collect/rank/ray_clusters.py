@@ -36,8 +36,12 @@ def watch(ray: Any) -> None:
     @functools.wraps(original)
     def init(*arguments: Any, **named: Any) -> Any:
         changed = [named]
-        if _is_outside():
-            _hands_on.run(lambda: changed.append(_with_session(named)))
+
+        def hand_on() -> None:
+            if _is_outside():
+                changed.append(_with_session(named))
+
+        _hands_on.run(hand_on)
         context = original(*arguments, **changed[-1])
         if changed[-1] is not named:
             _hands_on.run(lambda: _say_who_is_out_of_reach(ray))
@@ -50,10 +54,16 @@ def watch(ray: Any) -> None:
     ray.init = init
 
 
-def node_and_job() -> tuple[int, str] | None:
-    """Of a worker of Ray: the process that started all workers of its node, and the job it works for; else None."""
+def node_of_worker() -> int | None:
+    """Of a worker of Ray: the process that started all workers of its node; else None. Asks Ray nothing."""
     node = os.getppid()
-    if os.environ.get(_NODE_VARIABLE) != str(node):
+    return node if os.environ.get(_NODE_VARIABLE) == str(node) else None
+
+
+def node_and_job() -> tuple[int, str] | None:
+    """Of a worker of Ray: node_of_worker(), and the job it works for; else None."""
+    node = node_of_worker()
+    if node is None:
         return None
     ray: Any = sys.modules.get("ray")
     return node, str(ray.get_runtime_context().get_job_id()) if ray is not None and ray.is_initialized() else ""
@@ -63,7 +73,7 @@ def _is_outside() -> bool:
     """Is there a session, and on this machine a node of Ray that was not started within it? Which of several is meant
     is Ray's to find out: one hand too many does no harm."""
     session = os.environ.get(SESSION_VARIABLE)
-    return bool(session) and any(not _inherits(node, f"{SESSION_VARIABLE}={session}".encode()) for node in _nodes())
+    return bool(session) and any(not _inherits(node, os.fsencode(f"{SESSION_VARIABLE}={session}")) for node in _nodes())
 
 
 def _nodes() -> list[int]:
