@@ -105,23 +105,30 @@ def check(wanted: Wanted) -> None:
 
 
 def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
-    """Runs the analyses in their order. Those that the words leave out stand in the result as not looked.
+    """Runs the analyses in their order. Those that the words leave out stand in the result as not looked, though they
+    are run where another one needs what they find.
 
     UsageError for a name or an option that is not known.
     """
     check(wanted)
     shown = [get_analyzer(name) for name in dict.fromkeys(wanted.only)] or list(_known().values())
+    asked = {one.name for one in shown if _is_asked(one, wanted.words)}
+    needed = {one.name for one in _with_needs(one for one in shown if one.name in asked)}
     found: dict[str, Judged] = {}
+    told: dict[str, tuple[Finding, ...]] = {}
     for analyzer in _with_needs(shown):
-        earlier = [one for name in analyzer.needs if name in found for one in found[name].findings]
-        judged = Judged(analyzer, replace(tables, earlier=tuple(earlier)) if earlier else tables)
-        words = {analyzer.name, *analyzer.asked_by} if analyzer.asked_by else set(wanted.words)
-        asked = not words.isdisjoint(wanted.words)
-        if not asked:
+        earlier = tuple(one for name in analyzer.needs for one in told.get(name, ()))
+        judged = Judged(analyzer, replace(tables, earlier=earlier) if earlier else tables)
+        if analyzer.name not in needed:
             found[analyzer.name] = replace(judged, looked=False)
         elif (made := _judged(judged, _options(analyzer, wanted))) is not None:
-            found[analyzer.name] = made
+            told[analyzer.name] = made.findings
+            found[analyzer.name] = made if analyzer.name in asked else replace(judged, looked=False)
     return [found[one.name] for one in shown if one.name in found]
+
+
+def _is_asked(analyzer: Analyzer, words: Iterable[str]) -> bool:
+    return not {analyzer.name, *analyzer.asked_by}.isdisjoint(words) if analyzer.asked_by else bool(words)
 
 
 def step_asked(wanted: Wanted) -> int:

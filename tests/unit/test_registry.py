@@ -31,6 +31,7 @@ from msmemscope.options.settings import ANALYSES, ANALYSIS_NEEDS, OWN_ANALYSES, 
 from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
+from msmemscope.tables.run import Run
 from msmemscope.vocabulary import DeviceType, Kind, Pool, WatchMoment
 
 TOY = Path(__file__).parent / "toy_analysis"
@@ -393,6 +394,17 @@ def test_analyze_by_name_judges_a_run(tmp_path: Path) -> None:
     found = msmemscope.analyze("peers", input_path=run)
     assert [(one.kind, one.ranks, one.line) for one in found] == [(USES_MORE, (2,), 61)]
     assert msmemscope.analyze("peers", input_path=run, min_bytes=1 << 30) == []
+
+
+@pytest.mark.parametrize("name", [one.name for one in registry.OWN if not set(one.needs) <= set(TABLES)])
+def test_an_analysis_that_is_asked_for_alone_knows_what_it_needs(tmp_path: Path, name: str) -> None:
+    run = Run(leaky_job().save(tmp_path / "run"))
+    options = {"health": {"min_bytes": 1}}
+    alone, among = (
+        [one.findings for one in analyse(run, only=only, options=options).judged if one.analyzer.name == name]
+        for only in ([name], registry.list_analyzers())
+    )
+    assert alone == among
 
 
 def test_the_list_says_what_each_looks_for(capsys: pytest.CaptureFixture[str]) -> None:
