@@ -78,8 +78,10 @@ def change_text(a: float, b: float, *, in_bytes: bool = True) -> str:
     """ "+4.0 MiB (+3.2 %)"."""
     sign = "-" if b < a else "+"
     amount = format_bytes(abs(b - a)) if in_bytes else f"{abs(b - a):,.6g}"
-    share = f" ({sign}{100 * abs(b - a) / a:.3g} %)" if a else ""
-    return f"{sign}{amount}{share}"
+    if not a:
+        return f"{sign}{amount}"
+    percent = 100 * abs(b - a) / a
+    return f"{sign}{amount} ({sign}{percent:{'.3g' if percent < 999.5 else ',.0f'}} %)"
 
 
 def value_text(value: float, *, in_bytes: bool = True) -> str:

@@ -366,6 +366,7 @@ def test_limits_that_are_none(text: str) -> None:
 def test_a_change_is_told_with_its_sign_and_its_share_of_what_was_before() -> None:
     assert change_text(4 * MIB, 3 * MIB) == "-1.0 MiB (-25 %)"
     assert change_text(4 * MIB, 7 * MIB) == "+3.0 MiB (+75 %)"
+    assert change_text(4 * MIB, 94 * MIB) == "+90 MiB (+2,250 %)"
     assert change_text(0, 2 * MIB) == "+2.0 MiB"
     assert change_text(1000, 3500, in_bytes=False) == "+2,500 (+250 %)"
 
