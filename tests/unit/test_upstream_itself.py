@@ -56,7 +56,7 @@ def write_job(path: Path, seed: int) -> Path:
         rows.append([len(rows) + 1, event, kind, name, 10**18 + 1000 * len(rows), 7, 7, device, ptr, attr, "", ""])
 
     blocks = 0
-    for _ in range(chance.randint(20, 200)):
+    for _ in range(chance.randint(20, 300)):
         what = chance.random()
         if what < 0.3:
             blocks += 1
@@ -75,12 +75,12 @@ def write_job(path: Path, seed: int) -> Path:
             if pool != "HAL":
                 kind, name = chance.choice(("READ", "WRITE")), "torch._ops.aten.add.Tensor"
                 add("ACCESS", kind, name, device, ptr, f"{{shape:[1],type:{pool},allocation_id:{number}}}")
-        elif what < 0.93:
+        elif what < 0.88:
             framework = chance.choice(("ATEN", "ATEN", "ATB"))
             is_open[framework] = not is_open[framework]
             add("OP_LAUNCH", f"{framework}_{'START' if is_open[framework] else 'END'}", "torch._ops.aten.add.Tensor")
         else:
-            add("MSTX", "Mark", chance.choice(("epoch", "other")), chance.choice("01"))
+            add("MSTX", "Mark", chance.choice(("epoch", "epoch", "other")), chance.choice("01"))
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
@@ -93,6 +93,19 @@ def patterns(path: Path) -> dict[str, frozenset[str]]:
     with path.open(newline="") as file:
         found = {row["ID"]: re.search(r"inefficient_type:([\w,]*)", row["Attr"]) for row in csv.DictReader(file)}
     return {id: frozenset(one[1].split(",")) - {""} if one else frozenset() for id, one in found.items()}
+
+
+def test_there_is_something_to_agree_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marked = leaking = 0
+    for seed in range(25):
+        path = write_job(tmp_path / f"memscope_dump_{seed}.csv", seed)
+        for start in range(3):
+            msmemscope.check_leaks(str(path), "epoch", start)
+            leaking += "MALLOC with ID" in capsys.readouterr().out
+        msmemscope.check_inefficient(str(path), mem_size=(0, 4096)[seed % 2], idle_threshold=1, in_place=True)
+        marked += sum(bool(one) for one in patterns(path).values())
+    assert leaking > 25  # of 75
+    assert marked > 100
 
 
 @pytest.mark.parametrize("seed", range(25))
