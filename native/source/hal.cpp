@@ -101,7 +101,7 @@ Status allocate(const std::atomic<void*>& original, void** out, u64 size, u64 wo
     } else if (out != nullptr && *out != nullptr) {
         const u64 ptr = reinterpret_cast<u64>(*out);
         driver_gave(Named::BLOCK, block_of(ptr, size, word, "halMemAlloc"));
-        if (t_hccl_call != nullptr && word >> kModuleShift == kHcclModule) t_hccl_call->took(ptr);
+        if (word >> kModuleShift == kHcclModule) t_hccl_call.took(ptr);
     }
     return status;
 }
@@ -126,7 +126,7 @@ Status release(Named what, const void* ptr, const char* function, const Call& ca
 }
 
 Status free_block(const std::atomic<void*>& original, void* ptr) noexcept {
-    if (t_hccl_call != nullptr) t_hccl_call->gives_back(reinterpret_cast<u64>(ptr));
+    if (t_hccl_call.is_open) t_hccl_call.gives_back(reinterpret_cast<u64>(ptr));
     return release(Named::BLOCK, ptr, "halMemFree", [&] { return original_of<Status (*)(void*)>(original)(ptr); });
 }
 

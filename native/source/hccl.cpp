@@ -13,7 +13,7 @@
 
 namespace memscope {
 
-__thread HcclCall* t_hccl_call = nullptr;
+__thread HcclCall t_hccl_call;
 
 namespace {
 
@@ -25,25 +25,27 @@ constexpr std::size_t kNameBytes = 256;  // COMM_NAME_MAX_LENGTH is 128
 
 std::atomic<void*> g_name;
 
-void tell(const HcclCall& call, Comm communicator) noexcept {
+void tell(Comm communicator) noexcept {
     const auto name_of = original_of<Status (*)(Comm, char*)>(g_name);
     if (name_of == nullptr || communicator == nullptr) return;
+    // Before anybody is asked, who may call HCCL again.
+    const u32 count = t_hccl_call.count;
+    unsigned long long addresses[HcclCall::kMost];
+    for (u32 i = 0; i < count; ++i) addresses[i] = t_hccl_call.taken[i];
     char name[kNameBytes] = {};
     if (name_of(communicator, name) != 0 || name[0] == '\0') return;
-    unsigned long long addresses[HcclCall::kMost];
-    for (u32 i = 0; i < call.count; ++i) addresses[i] = call.taken[i];
-    memscope_label_addresses(kLabelLevel, name, strnlen(name, sizeof name), addresses, call.count, 0);
+    memscope_label_addresses(kLabelLevel, name, strnlen(name, sizeof name), addresses, count, 0);
 }
 
 // The communicator is asked when HCCL has returned, so never within its locks; a made one is known then alone.
 template <typename Call, typename Find>
 Status watched(const Call& call_original, const Find& communicator) noexcept {
-    if (t_hccl_call != nullptr || !is_watching()) return call_original();
-    HcclCall call;
-    t_hccl_call = &call;
+    if (t_hccl_call.is_open || !is_watching()) return call_original();
+    t_hccl_call.count = 0;
+    t_hccl_call.is_open = true;
     const Status status = call_original();
-    t_hccl_call = nullptr;
-    if (call.count != 0 && status == 0) tell(call, communicator());
+    t_hccl_call.is_open = false;
+    if (t_hccl_call.count != 0 && status == 0) tell(communicator());
     return status;
 }
 

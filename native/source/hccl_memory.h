@@ -7,14 +7,16 @@ namespace memscope {
 
 inline constexpr u32 kHcclModule = 3;  // in HAL's flag word
 
-// What the driver gave HCCL within a call of the program's.
+// What the driver gave HCCL within a call of the program's, the outermost one. Not on the stack of that call: a thread
+// that is cancelled while HCCL waits for its peers leaves it without a word, and may give memory back on its way out.
 struct HcclCall {
     static constexpr u32 kMost = 16;  // two buffers and some tables; more are HCCL's, of no communicator by name
     u64 taken[kMost];
-    u32 count = 0;
+    u32 count;
+    bool is_open;
 
     void took(u64 ptr) noexcept {
-        if (count < kMost) taken[count++] = ptr;
+        if (is_open && count < kMost) taken[count++] = ptr;
     }
     // Before the driver has it back: afterwards the address may be anybody's.
     void gives_back(u64 ptr) noexcept {
@@ -25,6 +27,6 @@ struct HcclCall {
     }
 };
 
-extern __thread HcclCall* t_hccl_call;  // the outermost one; nullptr: none
+extern __thread HcclCall t_hccl_call;
 
 }  // namespace memscope

@@ -1,6 +1,7 @@
 // The source hal in a process that is linked to no part of CANN: drivers come and go by dlopen(), in a scope of their
 // own, and have one set of names or the other.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <atomic>
@@ -140,6 +141,42 @@ CASE(what_hccl_gives_back_within_a_call_is_of_no_communicator) {
     CHECK_EQUAL(memory, 3u);
     CHECK_EQUAL(labels, 1u);
     CHECK_EQUAL(driver.release(blocks[0]), 0);
+}
+
+// What lay there is gone, as it would be when other calls have been made.
+__attribute__((noinline)) static void write_over_stack() {
+    volatile char used[16384];
+    for (volatile char& one : used) one = '\x7f';
+}
+
+CASE(a_thread_that_is_cancelled_within_hccl_ends_as_it_would) {
+    struct Stuck {
+        const Driver driver{PLAIN_DRIVER, ""};
+        void* blocks[2] = {};
+        static void give_back(void* self) {
+            const auto* stuck = static_cast<Stuck*>(self);
+            write_over_stack();
+            CHECK_EQUAL(stuck->driver.release(stuck->blocks[0]), 0);
+            CHECK_EQUAL(stuck->driver.release(stuck->blocks[1]), 0);
+        }
+        static void* run(void* self) {
+            auto* stuck = static_cast<Stuck*>(self);
+            const auto barrier = reinterpret_cast<int (*)(void*, void*)>(dlsym(stuck->driver.library, "HcclBarrier"));
+            pthread_cleanup_push(give_back, self);
+            barrier(stuck->blocks, self);
+            pthread_cleanup_pop(0);
+            return nullptr;
+        }
+    } stuck;
+    const auto before = own_memory_events().size();
+    pthread_t thread;
+    CHECK_EQUAL(pthread_create(&thread, nullptr, &Stuck::run, &stuck), 0);
+    while (own_memory_events().size() < before + 2) usleep(1000);
+    void* result = nullptr;
+    CHECK_EQUAL(pthread_cancel(thread), 0);
+    CHECK_EQUAL(pthread_join(thread, &result), 0);
+    CHECK(result == PTHREAD_CANCELED);
+    CHECK_EQUAL(own_memory_events().size(), before + 4);
 }
 
 CASE(a_release_that_the_driver_refuses_leaves_the_block) {

@@ -1,5 +1,6 @@
 // Stands for an Ascend driver of another version: one that has only the functions named halX or only halXInner
 // (FAKE_SUFFIX), takes no lock, accepts a handle without properties, and refuses what the test tells it to refuse.
+#include <unistd.h>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,10 +40,11 @@ FAKE_API int HcclGetCommName(void*, char* name) {
     std::strcpy(name, "fake_group");
     return 0;
 }
-FAKE_API int HcclBarrier(void* communicator, void*) {
+FAKE_API int HcclBarrier(void* communicator, void* forever) {
     constexpr unsigned long long kOfHccl = 3ull << 56 | 1ull << 10;
     auto** const blocks = static_cast<void**>(communicator);
     for (int i = 0; i < 2; ++i)
         if (const int status = FAKE(halMemAlloc)(&blocks[i], 4096, kOfHccl); status != 0) return status;
+    while (forever != nullptr) pause();
     return FAKE(halMemFree)(blocks[1]);
 }
