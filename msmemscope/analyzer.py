@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from msmemscope.text import plain
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from msmemscope.analysis.findings import Finding
@@ -137,14 +139,14 @@ def check_leaks(
     if _is_run(path):
         from msmemscope.imports.run_leak_check import check_run
 
-        return check_run(path, mark, start, wanted, print)
+        return check_run(path, mark, start, wanted, _tell)
     from msmemscope.imports.dump_directory import each_file
     from msmemscope.imports.leak_check import check
 
     if not path.is_dir():
-        return check(path, mark, start, wanted, print)
+        return check(path, mark, start, wanted, _tell)
     found = each_file(
-        path, _LARGEST_INPUT_BYTES, print, lambda one, among: check(one, mark, start, wanted, print, among=among)
+        path, _LARGEST_INPUT_BYTES, _tell, lambda one, among: check(one, mark, start, wanted, _tell, among=among)
     )
     return [block for blocks in found for block in blocks]
 
@@ -182,12 +184,12 @@ def check_inefficient(
     def judge(one: Path, among: OneOfSeveral | None = None) -> InefficientBlocks:
         if in_place and not os.access(one, os.W_OK):
             raise PermissionError(f"cannot write {one}")
-        target = one if in_place else beside(one)
-        return check(one, config.mem_size, config.inefficient_type, config.idle_threshold, target, print, among=among)
+        target = one.resolve() if in_place else beside(one)
+        return check(one, config.mem_size, config.inefficient_type, config.idle_threshold, target, _tell, among=among)
 
     if not path.is_dir():
         return judge(path)
-    return joined(each_file(path, _LARGEST_INPUT_BYTES, print, judge))
+    return joined(each_file(path, _LARGEST_INPUT_BYTES, _tell, judge))
 
 
 def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **options: object) -> list[Finding] | None:
@@ -283,6 +285,11 @@ def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
         raise ValueError(f"input_path ends in {' or '.join(suffixes)}; got {text}")
     if Path(text).stat().st_size > _LARGEST_INPUT_BYTES:
         raise ValueError(f"{text} is larger than 8 GiB")
+
+
+def _tell(line: str) -> None:
+    """Names of marks and files are anybody's."""
+    print(plain(line))
 
 
 def _check_number(name: str, value: object, least: int) -> None:

@@ -24,15 +24,16 @@ import numpy.typing as npt
 
 from msmemscope._kernel import with_words
 from msmemscope.errors import InputError
-from msmemscope.imports.upstream_files import TABLES
+from msmemscope.imports.upstream_files import TABLES, logs_of
 
 KEY = "inefficient_type"
 
 _PIECE_BYTES = 1 << 18  # larger ones come from the kernel anew each time, page by page
 _ROWS = 4096  # of a db, at once
+_BUSY = (5, 6)  # of SQLite: BUSY and LOCKED
 _FIRST_ROW = -(1 << 63)
 
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,18 @@ class Marks:
 
 def stamp_of(path: Path) -> Stamp:
     """Another one: somebody has written to the file, or put another in its place. OSError."""
-    state = path.stat()
-    return state.st_ino, state.st_size, state.st_mtime_ns
+    stamp: list[int] = []
+    for one in (path, *logs_of(path)):
+        if one == path or one.exists():
+            state = one.stat()
+            stamp += (state.st_ino, state.st_size, state.st_mtime_ns)
+    return tuple(stamp)
 
 
 def rewrite(path: Path, target: Path, marks: Marks) -> None:
-    """target may be the file itself. OSError and InputError name the file; what was there is whole then."""
+    """target may be the file itself, where `path` may be a link to it. OSError and InputError name the file; what was
+    there is whole then."""
+    in_place = target == path.resolve()
     with open(path, "rb") as file:
         is_db = file.read(16) == b"SQLite format 3\0"
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -66,15 +73,17 @@ def rewrite(path: Path, target: Path, marks: Marks) -> None:
         else:
             with open(path, "rb", buffering=0) as source, open(descriptor, "wb") as copy:
                 _rewrite_csv(source, copy, marks)
-            if stamp_of(path) != marks.stamp:
-                raise ValueError("somebody wrote to it while it was read: check it when its program has ended")
         shutil.copymode(path, made)
         with open(made, "rb") as whole:
             os.fsync(whole.fileno())
+        log, journal = logs_of(path)
+        # A journal would be played back into the new file.
+        if stamp_of(path) != marks.stamp or (is_db and in_place and journal.exists()):
+            raise ValueError("somebody wrote to it while it was read: check it when its program has ended")
         os.replace(made, target)
-        if is_db and target == path:
-            for end in ("-wal", "-shm"):  # of the file that is gone: its rows are in the new one
-                path.with_name(path.name + end).unlink(missing_ok=True)
+        if is_db and in_place:  # of the file that is gone: its rows are in the new one
+            log.unlink(missing_ok=True)
+            target.with_name(target.name + "-shm").unlink(missing_ok=True)
     except OSError as error:  # a full disk names none
         raise OSError(error.errno, error.strerror or str(error), str(target)) from None
     except sqlite3.Error as error:
@@ -82,7 +91,8 @@ def rewrite(path: Path, target: Path, marks: Marks) -> None:
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     finally:
-        made.unlink(missing_ok=True)
+        for one in (made, *logs_of(made)):  # a full disk leaves a journal
+            one.unlink(missing_ok=True)
 
 
 def _rewrite_csv(source: BinaryIO, copy: BinaryIO, marks: Marks) -> None:
@@ -117,7 +127,7 @@ def _read(source: BinaryIO, size: int) -> bytes:
 def _rewrite_db(path: Path, made: Path, marks: Marks) -> None:
     place = f"file:{quote(str(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(made)) as copy:
-        source.backup(copy)
+        source.backup(copy, progress=_refuse_locked)
     with closing(sqlite3.connect(made)) as copy, copy:
         copy.execute("PRAGMA trusted_schema=OFF")
         # Not all text is UTF-8: what is not stays as it is.
@@ -126,6 +136,8 @@ def _rewrite_db(path: Path, made: Path, marks: Marks) -> None:
             raise ValueError("it has triggers, which are never run: it is no memscope_dump file")
         tables = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         table = next(name for name in TABLES if name in tables)
+        if "rowid" in {name.lower() for _, name, *_ in copy.execute(f"PRAGMA table_info({table})")}:
+            raise ValueError(f"its table {table} has a column rowid: it is no memscope_dump file")
         words = _Words(marks)
         marked = 0
         for rows in _mallocs(copy, table):
@@ -137,6 +149,12 @@ def _rewrite_db(path: Path, made: Path, marks: Marks) -> None:
             copy.executemany(f"UPDATE {table} SET Attr = ? WHERE rowid = ?", changes)
         if marked != len(marks.found["id"]):
             raise ValueError("its MALLOC rows are not those that were read: check it when its program has ended")
+
+
+def _refuse_locked(status: int, _left: int, _pages: int) -> None:
+    """Python's module would wait for a lock without end."""
+    if status in _BUSY:
+        raise ValueError("another program has locked it: check it when that has ended")
 
 
 _Row = tuple[int, Any, Any, Any]  # rowid, ID, process, Attr

@@ -329,4 +329,5 @@ def _step(column: npt.NDArray[Any]) -> int | None:
         return None
     if step == 0:
         return 0 if (column == column[0]).all() else None
-    return step if (np.diff(column) == column.dtype.type(step)).all() else None
+    # A step may be larger than any value of the type: from its least one to its largest.
+    return step if step <= np.iinfo(column.dtype).max and (np.diff(column) == column.dtype.type(step)).all() else None

@@ -33,7 +33,7 @@ from msmemscope.imports.regular_file import open_regular
 
 TABLES = ("memscope_dump", "leaks_dump")  # the second: as upstream called it before
 PIECE_ROWS = 1 << 15  # of a piece: it ends behind so many; four times as many take a fifth longer each
-_NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)$")
+_NAME = re.compile(r"(memscope|leaks)_dump_\d+\.(csv|db)\Z")
 _PIECE_BYTES = 1 << 20
 _ROWS = 1 << 12  # of a db, read at once
 _ROWS_OF_PYTHON = 1 << 8  # which makes objects of them, and they may be large
@@ -92,7 +92,9 @@ class RowFile:
             if is_db:
                 is_whole = yield from self._db_pieces()
         except (sqlite3.Error, SqliteError) as error:
-            raise InputError(f"{path}: it cannot be read as a database: {error}") from None
+            half = "; the -journal beside it is of a program that writes to it, or ended on the way"
+            why = f"{error}{half if logs_of(path)[1].exists() else ''}"
+            raise InputError(f"{path}: it cannot be read as a database: {why}") from None
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from None
         if reader.missing:
@@ -112,9 +114,10 @@ class RowFile:
 
     def _db_pieces(self) -> Generator[Piece, None, bool]:
         path, reader = self.path, self._reader
-        # What lies beside it as -wal is a part of it; without that nothing needs to be written to read it.
-        has_log = path.with_name(path.name + "-wal").exists()
-        place = f"file:{quote(str(path.resolve()))}?mode=ro{'' if has_log else '&immutable=1'}"
+        # What lies beside it as -wal is a part of it, and as -journal tells that it is half written; without them
+        # nothing needs to be locked or written to read it.
+        is_alone = not any(beside.exists() for beside in logs_of(path))
+        place = f"file:{quote(str(path.resolve()))}?mode=ro{'&immutable=1' if is_alone else ''}"
         with closing(sqlite3.connect(place, uri=True)) as database:
             database.text_factory = bytes  # not all text is UTF-8
             database.execute(_SETTINGS)
@@ -164,6 +167,13 @@ def read_rows(path: Path, *, keeps_ends: bool = False) -> Rows:
     columns = {name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
     definitions = _joined([piece.definitions for piece in pieces])
     return Rows(path, columns, definitions, file.left_out, file.first_left_out, file.derived)
+
+
+def logs_of(path: Path) -> tuple[Path, Path]:
+    """Where SQLite keeps what is not in a db yet, and what is to be taken back in it: beside the file itself, be `path`
+    a link to it."""
+    whole = path.resolve()
+    return whole.with_name(whole.name + "-wal"), whole.with_name(whole.name + "-journal")
 
 
 def files_below(directory: Path) -> list[Path]:

@@ -7,6 +7,8 @@ is there or not. A part is written when there are PART_ROWS rows for it, be they
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -46,24 +48,48 @@ _NO_DEFINITIONS = {
 def new_run(path: Path) -> Iterator[Path]:
     """Yields a directory beside `path` that becomes it. UsageError when there is something already; MemscopeError when
     it cannot be written."""
-    beside = path.with_name(path.name + ".importing~")
+    whole = Path(os.path.realpath(path))  # "." and ".." have no name
+    beside = whole.with_name(whole.name + ".importing~") if whole.name else whole
+    lock = -1
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is there already: name a run directory that is not, with -o")
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(mode=0o700)
+        whole.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        lock = _locked(beside)
+    except BlockingIOError:
+        raise UsageError(f"{path} is being made by another import: name another directory with -o") from None
     except OSError as error:
         raise MemscopeError(f"cannot write {path}: {error.strerror}; name another directory with -o") from None
     try:
         yield beside
         with suppress(FileNotFoundError):
-            path.rmdir()
-        os.replace(beside, path)
+            whole.rmdir()
+        os.replace(beside, whole)
     except OSError as error:
         raise MemscopeError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(directory: Path) -> int:
+    """An empty directory, and the lock on it: what an import left that was killed has none. BlockingIOError: another
+    one works in it."""
+    for is_new in (False, True):
+        with suppress(FileNotFoundError):
+            if is_new:
+                directory.mkdir(mode=0o700)
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_new:
+                    return lock
+                shutil.rmtree(directory, ignore_errors=True)
+            except OSError:
+                os.close(lock)
+                raise
+            os.close(lock)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
 
 class DefinitionWriter:

@@ -228,7 +228,10 @@ void UpstreamReader::use(const Cells& cells) {
     if (!to_number(cells[ID], event.id) || event.id < 0) return leave_out("ID is no number", cells[ID]);
     if (!to_number(cells[TIME], event.ts) || event.ts > u64{1} << 62)
         return leave_out("Timestamp(ns) is no number", cells[TIME]);
-    if (event.ts < kMicroseconds) event.ts *= 1000;
+    if (event.ts < kMicroseconds) {
+        if (event.ts > (u64{1} << 62) / 1000) return leave_out("Timestamp(ns) is no time of today", cells[TIME]);
+        event.ts *= 1000;
+    }
     if (!to_number(cells[PID], event.pid) || event.pid > std::numeric_limits<i32>::max())
         return leave_out("Process Id is no number", cells[PID]);
     to_number(cells[TID], event.tid);
