@@ -104,7 +104,10 @@ def compare_files(base: Path, compare: Path, levels: Sequence[str]) -> Compared:
     for side in sides:
         if not side.sequences:
             words = " or ".join(levels)
-            raise InputError(f"{side.path}: it has no launch of level {words} on a device; record it with --level")
+            raise InputError(
+                f"{side.path}: it has no launch of level {words} on a device: compare by another --level, or record it "
+                f"with --level {','.join(levels)}"
+            )
     notes = [note for side in sides for note in side.notes]
     notes += _unmatched(*sides)
     rows: list[Row] = []

@@ -187,6 +187,10 @@ def _tell_ranks(ordered: Sequence[_Found], told: Sequence[int | None], paths: Se
         process.rank = several.pop()
         if process.rank is None:
             continue
+        if ranked.get(process.rank) == process.path:
+            way = "leave --ranks out" if by_user else "copy it to a path that names no rank"
+            whose = f"{process.path} has rows of several processes, which cannot all be rank {process.rank}"
+            raise UsageError(f"{whose}: {way}")
         if process.rank in ranked:
             way = "--ranks names one for each process" if by_user else "give --ranks"
             raise UsageError(f"{ranked[process.rank]} and {process.path} are both of rank {process.rank}: {way}")

@@ -225,6 +225,13 @@ def test_ranks_are_given_or_stand_in_the_path(tmp_path: Path) -> None:
     assert [one.process.rank for one in processes_of(paths, [5, 3])] == [5, 3]
     with pytest.raises(UsageError, match="both of rank 2: --ranks names one"):
         processes_of(paths, [2, 2])
+    both = tmp_path / "memscope_dump_2.csv"
+    first, second = leaky(pid=7), leaky(pid=8)
+    first.lines += second.lines[1:]
+    first.save(both)
+    assert [one.process.rank for one in processes_of([both], [])] == [None, None]
+    with pytest.raises(UsageError, match="several processes, which cannot all be rank 0: leave --ranks out"):
+        processes_of([both], [0])
 
 
 def test_every_kind_of_row_becomes_its_event(tmp_path: Path) -> None:

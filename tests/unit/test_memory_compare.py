@@ -228,7 +228,10 @@ def _nothing(path: Path) -> Path:
     ("make", "says"),
     [
         (_two_frameworks, "several frameworks"),
-        (lambda path: Dump().save(path), "no launch of level kernel"),
+        (
+            lambda path: Dump().save(path),
+            "no launch of level kernel on a device: compare by another --level, or record it with --level kernel",
+        ),
         (lambda path: dump(["mm"], [KIB]).save(path, header=HEADER.replace("Attr", "Other")), "no column 'Attr'"),
         (lambda path: path.parent, "no memscope_dump"),
         (_nothing, "no line of column names"),
