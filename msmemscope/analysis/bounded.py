@@ -146,7 +146,7 @@ def _filled(of_line: Sequence[Leak], everything: Sequence[Leak], told: Told) -> 
     claims = [leak.claim for leak in of_line]
     first, last = min(claim.first_step for claim in claims), max(claim.last_step for claim in claims)
     steps = last - first + 1
-    looked = min(max(told.step or last, first), last)
+    looked = min(max(told.step - 1 if told.step else last, first), last)  # it is told in the step that has just begun
     blocks = max(claim.blocks for claim in claims) / steps  # a step
     entries = min(blocks, told.items / (looked - first + 1))  # a step
     size = sum(leak.claim.bytes for leak in everything) / steps / max(entries, 1e-9)

@@ -49,6 +49,15 @@ def note_on_graphs(tracked: Tracked, holders: Holders | None, found: Iterable[Fi
     ]
 
 
+def said_of(notes: Iterable[Finding]) -> str:
+    """The clause of a verdict that found nothing else; "" for none."""
+    found = [one for one in notes if one.kind == GRAPH_GROWTH]
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0].evidence['holder']}{more} grow{'' if more else 's'} in each step"
+
+
 def _note(text: str, passes: dict[Subject, int], tracked: Tracked) -> Finding:
     note = note_about(GRAPH_GROWTH, passes, tracked.subjects.ranks)
     most = max(passes.values())

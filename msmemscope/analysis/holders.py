@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 UNSEEN = "something that Python's garbage collector does not see: a numpy array that shares the memory, or C++"
 _LONGEST = 512
 _COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items\)| of [\d,]+ places\))")  # differs between ranks
+_PASSES = re.compile(r": [\d,]+ forward passes\b")  # differs between looks
 _NEARLY_ALL = 0.9  # of the tensors that were looked at: one or two may be held by a variable of the latest step
 
 
@@ -118,7 +119,7 @@ class Holders:
             texts = [one for one in map(_parsed, process.holders) if one is not None]
             addresses = sorted({address for one in texts for address in one["at"]})
             stacks = self._stacks_at(process.ring, addresses) if addresses else {}
-            self._told[number] = [_told(one, stacks) for one in texts]
+            self._told[number] = _newest([_told(one, stacks) for one in texts])
         return self._told[number]
 
     def _stacks_at(self, ring: int, addresses: Sequence[int]) -> dict[int, set[int]]:
@@ -149,6 +150,20 @@ def _told(text: dict[str, Any], stacks_at: dict[int, set[int]]) -> Told:
     stacks = {stack for stack in counted if 2 * counted.count(stack) >= len(known)} | text["stack"]
     numbers = (text[name] for name in ("items", "bound", "step"))
     return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks), *numbers)
+
+
+def _newest(told: Sequence[Told]) -> list[Told]:
+    """Without what a later look at the same holder, of the same blocks, said anew: its counts are those that hold."""
+
+    def is_old(one: Told) -> bool:
+        name = _name(one.text)
+        return any(one.step < other.step and name == _name(other.text) and one.stacks <= other.stacks for other in told)
+
+    return [one for one in told if not is_old(one)]
+
+
+def _name(text: str) -> str:
+    return _PASSES.sub("", _COUNT.sub("", text))
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

@@ -126,7 +126,8 @@ def verdict(judged: Judged) -> str:
         said = f"no leak found in the steps that were seen, {1 - unseen:.0%} of the allocations"
     else:
         said = f"no leak found{_within(judged)}"
-    if not leaks and not candidates and (small := said_of(judged.findings)):
+    rest = (said_of(judged.findings), graph_growth.said_of(judged.findings))
+    if not leaks and not candidates and (small := " and ".join(clause for clause in rest if clause)):
         said += f", but {small}"
     if any(one.kind == LOST_RELEASES for one in judged.findings):
         said += ", but for what dropped releases hide"

@@ -123,7 +123,10 @@ class _Import:
 def _below(directory: Path) -> list[Path]:
     found = files_below(directory)
     if not found:
-        raise UsageError(f"{directory}: no memscope_dump_*.csv or .db lies in it")
+        raise UsageError(
+            f"{directory}: no memscope_dump_*.csv or .db lies in it; "
+            f"snapshots are named as files: {directory}/*.pickle*"
+        )
     return found
 
 

@@ -177,6 +177,20 @@ def test_a_process_without_steps_has_no_last_step_and_no_growth() -> None:
     assert row[-6:] == ["10", "B", "-", "-", "-", "-"]
 
 
+def test_the_last_line_says_that_a_graph_grows() -> None:
+    run = leaky_job(ranks=1, leaking=False)
+    told = [
+        {"text": f"the autograd graph of `total`: {passes} forward passes", "passes": passes, "step": passes + 1}
+        | {"found": 1, "of": 1, "at": []}
+        for passes in (12, 24)
+    ]
+    run.processes[0] = replace(run.processes[0], holders=tuple(map(json.dumps, told)))
+    text = plain_text(analyse(run))
+    assert "grows in each step, by now 24 forward passes" in text
+    (last,) = [line for line in text.splitlines() if line.startswith("msMemScope: ")]
+    assert ", but the autograd graph of `total` grows in each step. " in last
+
+
 def test_the_last_line_says_that_the_program_failed() -> None:
     run = leaky_job(ranks=1, leaking=False)
     for status, failed in ((0, ""), (3, "the program failed with exit status 3; "), (-9, "")):

@@ -1015,7 +1015,7 @@ def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):
     assert found.sentence == (
         "Ranks 0-3: 4.1 MiB per step each is kept from train.py:2 `losses.append('loss') # [31mkept`; "
         "97.6 MiB after 24 steps (391 MiB on 4 ranks); 92 % sure: no block of it was ever freed, and a container of "
-        "more than 21 looks the same."
+        "more than 21 blocks looks the same."
     )
     assert "train.py:9;" in worded(replace(found, line=9)).sentence
     assert "gone.py:2;" in worded(replace(found, file=str(tmp_path / "gone.py"))).sentence

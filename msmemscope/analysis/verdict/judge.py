@@ -303,7 +303,7 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
 
 def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> tuple[str, str]:
     """The reason, and what of it is so only as long as nobody knows who holds the blocks."""
-    alike = f", and a container of more than {int(supply.counts.sum()):,} looks the same"
+    alike = f", and a container of more than {int(supply.counts.sum()):,} blocks looks the same"
     if supply.entries:
         alike = f", and a cache with an entry for each of many more than {supply.entries:,} sizes looks the same"
     if not stats.gone_blocks[supply.begin :].any():

@@ -16,7 +16,7 @@ STEPS = 24
 
 
 def tell(
-    process: Process, blocks: list[Block], text: str, *, items: int, bound: int, found: int = 0, step: int = STEPS
+    process: Process, blocks: list[Block], text: str, *, items: int, bound: int, found: int = 0, step: int = STEPS + 1
 ) -> None:
     """As a process tells who holds these, at the end of it."""
     told = {
@@ -191,3 +191,48 @@ def a_deque_that_was_seen_early_and_is_not_full_yet(job: Script) -> None:
     rank = job.rank()
     text = "deque `seen` (13 of at most 40 items), a global of train.py"
     tell(rank, keep(rank), text, items=13, bound=40, step=13)
+
+
+@fault(
+    "leaks",
+    Expected(
+        "growth",
+        ranks=(0,),
+        place=LINE,
+        bytes=STEPS * 4 * KIB,
+        per_step=4 * KIB,
+        says=("held by deque `seen` (24 of at most 1,000 items)", "full: 3.9 MiB near step 1,000"),
+        evidence={"bound": {"items": 24, "most": 1000, "bytes": 1000 * 4 * KIB, "step": 1000}},
+        saving=0,
+    ),
+)
+def a_deque_that_was_looked_at_twice(job: Script) -> None:
+    rank = job.rank()
+    blocks = keep(rank)
+    tell(
+        rank,
+        blocks[:11],
+        "deque `seen` (11 of at most 1,000 items), a global of train.py",
+        items=11,
+        bound=1000,
+        step=13,
+    )
+    tell(rank, blocks, "deque `seen` (24 of at most 1,000 items), a global of train.py", items=STEPS, bound=1000)
+
+
+@fault(
+    "leaks",
+    Expected(
+        "growth",
+        ranks=(0,),
+        place=LINE,
+        bytes=STEPS * 4 * KIB,
+        per_step=4 * KIB,
+        says=("full: 3.9 MiB near step 1,000",),
+        evidence={"bound": {"items": 12, "most": 1000, "bytes": 1000 * 4 * KIB, "step": 1000}},
+    ),
+)
+def a_deque_that_was_seen_when_its_twelfth_step_had_ended(job: Script) -> None:
+    rank = job.rank()
+    text = "deque `seen` (12 of at most 1,000 items), a global of train.py"
+    tell(rank, keep(rank), text, items=12, bound=1000, step=13)
