@@ -342,7 +342,8 @@ def _read_csv(source: Path | io.BytesIO) -> pa.Table:
 
 
 def _where(table: pa.Table, **wanted: str | int | None) -> pa.Table:
-    """The rows with these values. UsageError for a value that no row of the table has, but for ranks."""
+    """The rows with these values. UsageError for a value that no row of the table has, though others have one, but
+    for ranks."""
     known = {name: table[name].unique().to_pylist() for name in wanted if name in table.column_names and name != "rank"}
     for name, value in wanted.items():
         if value is None or value == "":
@@ -364,9 +365,9 @@ def _check_known(name: str, value: str | int, known: Sequence[Any]) -> None:
     if isinstance(value, int):
         if there and not min(there) <= value <= max(there):  # of long runs not every step has a row
             raise UsageError(f"no {name} {value}; there are {min(there)} to {max(there)}")
-    elif value not in there:
+    elif there and value not in there:  # a table without rows has none of any value
         listed = ", ".join(map(str, there[:12])) + (f" and {len(there) - 12} more" if len(there) > 12 else "")
-        raise UsageError(f"no {name} {value!r}; there are {listed or 'none'}")
+        raise UsageError(f"no {name} {value!r}; there are {listed}")
 
 
 def _device_filter(device: str) -> pc.Expression:

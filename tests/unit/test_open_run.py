@@ -14,7 +14,7 @@ import pytest
 
 import msmemscope
 from msmemscope.errors import RunError, UsageError
-from msmemscope.query.opened import OpenedRun
+from msmemscope.query.opened import OpenedRun, _where
 from msmemscope.report.outputs import write_outputs
 from msmemscope.selftest.loops import place, train
 from msmemscope.selftest.play import played
@@ -226,6 +226,12 @@ def test_events_are_read_in_their_order(run: OpenedRun) -> None:
     some = run.events(step=3, kinds=["OP_START"]).read_all()
     assert some["name"].to_pylist() == ["aten::mm"] * 2
     assert run.events().read_all().num_rows == sum(row["events"] for row in run.processes().to_pylist())
+
+
+def test_a_table_without_rows_has_none_of_what_is_asked_for() -> None:
+    """A run without owners has no lines of owners, either."""
+    empty = pa.table({"rank": pa.array([], pa.int64()), "when": pa.array([], pa.string()), "step": pa.array([])})
+    assert _where(empty, rank=0, when="peak").num_rows == _where(empty, step=3).num_rows == 0
 
 
 def test_wrong_filters_are_told(whole: OpenedRun) -> None:
