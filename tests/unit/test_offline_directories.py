@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -294,11 +295,18 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.
                 rows.append(row)
         path = write_csv(tmp_path / f"memscope_dump_{times}.csv", rows)
         rows.clear()
-        tracemalloc.start()
-        msmemscope.check_inefficient(str(path), 1 << 40)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        peaks.append(min(peak_of_a_check(path) for _ in range(2)))
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def peak_of_a_check(path: Path) -> int:
+    """Bytes. When the garbage collector comes is chance: before it, at least."""
+    gc.collect()
+    tracemalloc.start()
+    msmemscope.check_inefficient(str(path), 1 << 40)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
 
 
 # --- which files have the same rows ---------------------------------------------------------------------------------
