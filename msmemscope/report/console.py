@@ -265,7 +265,8 @@ def _excerpt(finding: Finding) -> Iterator[str]:
 def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
     said = [one.analyzer.verdict(one) for one in analysis.judged]
-    verdict = "; ".join(clause for clause in said if clause) or "nothing was found"
+    nothing = "no fault was found" if analysis.summary.findings else "nothing was found"  # notes are no faults
+    verdict = "; ".join(clause for clause in said if clause) or nothing
     status = analysis.run.info.get("exit_status")
     if analysis.summary.interrupted:
         verdict = f"the program was interrupted; {verdict}"
