@@ -13,6 +13,8 @@
 
 namespace memscope {
 
+inline constexpr u32 kMostHooks = 256;  // of all tables; a test fails when they are full
+
 struct Call {
     void** slot;
     u32 hook;  // its position
@@ -22,7 +24,11 @@ struct Call {
 class KnownObject {
 public:
     bool defines(u32 hook) const noexcept { return (defined_[hook / 64] >> hook % 64 & 1) != 0; }
-    bool defines_any() const noexcept { return (defined_[0] | defined_[1]) != 0; }
+    bool defines_any() const noexcept {
+        u64 any = 0;
+        for (const u64 some : defined_) any |= some;
+        return any != 0;
+    }
     void note_definition(u32 hook) noexcept { defined_[hook / 64] |= u64{1} << hook % 64; }
 
 private:
@@ -30,14 +36,12 @@ private:
     static constexpr u32 kNoCalls = ~0u;  // there was no room for them
 
     const void* headers_ = nullptr;  // of the program; nullptr: nothing is known here
-    u64 defined_[2] = {};
+    u64 defined_[kMostHooks / 64] = {};
     u32 first_call_ = 0, calls_ = 0;
 };
 
 class KnownObjects {
 public:
-    static constexpr u32 kMostHooks = 128;
-
     // Forgets everything when objects were unloaded since: another one may lie where they were.
     void keep_while_loaded(u64 unloads) noexcept {
         if (unloads == unloads_) return;

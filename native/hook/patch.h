@@ -36,9 +36,6 @@ struct HookTable {
     u32 count;
 };
 
-// Of all tables; a test fails when they are full.
-inline constexpr u32 kMostHooks = KnownObjects::kMostHooks;
-
 // The sources' tables. A source enters its own at the end of its file: MEMSCOPE_SOURCE("c10", "torch", "allocations of
 // torch ...", kHooks);
 MEMSCOPE_GATHERED(sources, const HookTable)
