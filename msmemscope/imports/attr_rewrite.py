@@ -49,12 +49,14 @@ class Marks:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Another one: somebody has written to the file, or put another in its place. OSError."""
+    """Another one: somebody has written to the file, or put another in its place. OSError. A log without a byte is made
+    by who reads a db alone."""
     stamp: list[int] = []
     for one in (path, *logs_of(path)):
         if one == path or one.exists():
             state = one.stat()
-            stamp += (state.st_ino, state.st_size, state.st_mtime_ns)
+            if one == path or state.st_size:
+                stamp += (state.st_ino, state.st_size, state.st_mtime_ns)
     return tuple(stamp)
 
 

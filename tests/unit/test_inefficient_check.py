@@ -229,6 +229,21 @@ def test_text_that_is_no_utf8_and_attr_that_is_no_json_stay_as_they_are(tmp_path
     assert {id: kept[id] for id in odd} == odd
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_database_with_a_log_is_read_beside_nobody_writing(tmp_path: Path, in_place: bool) -> None:
+    """Ours are such: reading one makes its log, which is empty."""
+    path = write_db(tmp_path / "memscope_dump_1.db", rows_of(only_cards(3, 300)))
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    before = attrs_of_db(path)
+
+    check_inefficient(str(path), in_place=in_place)
+
+    marked = attrs_of_db(path if in_place else tmp_path / "memscope_dump_1.inefficient.db")
+    assert marked.keys() == before.keys()
+    assert any("inefficient_type" in attr for attr in marked.values())
+
+
 def test_a_database_that_would_run_or_grow_is_refused(tmp_path: Path) -> None:
     """A trigger would work on each row that is marked; a generated column makes GiB of a few bytes."""
     events = only_cards(3, 150)
