@@ -49,7 +49,7 @@ class Part:
     @classmethod
     def open(cls, files: Anchor, name: str, schema: pa.Schema) -> Part:
         """One of Bad, KeyError or TypeError when it is not a part of a table of that schema."""
-        with files.open(name) as file:
+        with files.open_native(name) as file:
             footer = pq.read_metadata(file)
         if not footer.schema.to_arrow_schema().equals(schema):
             raise ValueError("its columns are not those of events")
@@ -68,7 +68,7 @@ class Part:
         if not spans:
             return
         try:
-            opened = self.files.open(self.name)
+            opened = self.files.open_native(self.name)
             file = pq.ParquetFile(opened, metadata=self.footer)
         except Bad as error:
             damaged(self.name, error, -1, self.footer.num_rows)

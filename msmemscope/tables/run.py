@@ -219,16 +219,16 @@ class Run:
         return known
 
     def _read_whole(self, name: str, schema: pa.Schema) -> pa.Table:
-        with self._files.open(name) as file:
+        with self._files.open_native(name) as file:
             footer = pq.read_metadata(file)
             check_size(footer, range(footer.num_row_groups), LARGEST_TABLE_ROWS, LARGEST_TABLE_BYTES)
-        with self._files.open(name) as file:
+        with self._files.open_native(name) as file:
             return pq.read_table(file, schema=schema)
 
     def _rows_of(self, name: str) -> int:
         """The number of rows of a file that cannot be read, 0 when not even its footer can."""
         try:
-            with self._files.open(name) as file:
+            with self._files.open_native(name) as file:
                 return int(pq.read_metadata(file).num_rows)
         except Bad:
             return 0
