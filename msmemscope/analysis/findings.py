@@ -231,6 +231,12 @@ def device_name(device_type: int, device: int) -> str:
     return name if kind == DeviceType.CPU or device < 0 else f"{name}:{device}"
 
 
+def name_of_devices(devices: Sequence[tuple[int, int]]) -> str:
+    """Of types and indices: the one device that all are, or the type of the first."""
+    first = devices[0]
+    return device_name(*first) if len(set(devices)) == 1 else device_name(first[0], -1)
+
+
 def pool_name(pool: int, device_type: int = DeviceType.NONE) -> str:
     """Name of a pool as in the vocabulary; "" for none or an unknown number. Host memory from a driver is called as in
     upstream's files, where it is HOST with `pinned:true`, and told apart from CPU tensors, which are HOST too."""

@@ -38,9 +38,9 @@ from msmemscope.analysis.findings import (
     Finding,
     Row,
     at_the_start,
-    device_name,
     fold_ranks,
     format_bytes,
+    name_of_devices,
     pool_name,
     whose,
 )
@@ -274,7 +274,7 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
         severity="warning" if is_fragmented else "info",
         confidence=0.95,
         **whose(sorted(members, key=lambda one: one.name), subjects.ranks),
-        device=_device(some),
+        device=name_of_devices([(one.device_type, one.device) for one in some]),
         pool=pool_name(first.pool, first.device_type),
         first_step=min(one.first_step for one in some),
         last_step=max(one.last_step for one in some),
@@ -372,14 +372,8 @@ def _figures(some: Sequence[Growth]) -> dict[str, Any]:
         "pinned_bytes": sum(one.pinned for one in some),
         "cached_bytes": sum(one.cached for one in some),
         "segments": sum(pin.segments for one in some for pin in one.pins),
-        "device": _device(some),
+        "device": name_of_devices([(one.device_type, one.device) for one in some]),
     }
-
-
-def _device(some: Sequence[Growth]) -> str:
-    """The one that all are on, or their type."""
-    names = {device_name(one.device_type, one.device) for one in some}
-    return names.pop() if len(names) == 1 else device_name(some[0].device_type, -1)
 
 
 def _pin(one: Pin) -> dict[str, Any]:

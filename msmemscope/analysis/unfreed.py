@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.analyzer import Analyzer, Group, Tables
-from msmemscope.analysis.findings import Finding, at_the_start, device_name, format_bytes, pool_name, whose
+from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, name_of_devices, pool_name, whose
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.owners import module_name
 from msmemscope.analysis.process_rows import ProcessRows
@@ -149,14 +149,13 @@ def _finding(tables: Tables, group: list[_Left]) -> Finding:
     per_rank: Counter[str] = Counter()  # a rank may have several cards, processes and attempts
     for one in group:
         per_rank[subjects[one.number].key] += one.bytes
-    places = {device_name(one.device_type, one.device) for one in group}
     found = Finding(
         kind=KIND,
         headline="NEVER FREED",
         severity="info",
         confidence=1.0,
         **whose(subjects.values(), tracked.subjects.ranks),
-        device=places.pop() if len(places) == 1 else device_name(first.device_type, -1),
+        device=name_of_devices([(one.device_type, one.device) for one in group]),
         pool=pool_name(first.pool, first.device_type),
         first_step=last,
         last_step=last,

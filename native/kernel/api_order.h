@@ -5,8 +5,7 @@
 //   family  pools that one framework feeds: each counts for itself, so that what happens to host memory makes no block
 //           of the card idle. Operators of torch count in the families of torch's pools, those of ATB in that of ATB.
 //   clock   what numbers them: one of each family for whose events nobody tells a stream, in the order of the host,
-//   which
-//           all operators of the family advance; and one of each stream of a card. The latter is advanced by the
+//           which all operators of the family advance; and one of each stream of a card. The latter is advanced by the
 //           operators that are launched on its stream, and by others that touch a block of it, allocate it or free it:
 //           what other streams do meanwhile may come before or behind all of that.
 //   threads an operator ends for its own thread alone, and one within another is part of it. Operators that run at once
