@@ -3,7 +3,8 @@
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
 # for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
-# time), TORCH_VERSIONS (of test-torch-versions), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
+# time), LONG (1: tests in their long form), WERROR (1: what is installed is compiled with warnings as errors),
+# TORCH_VERSIONS (of test-torch-versions), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -17,8 +18,9 @@ TORCH ?= torch==2.13.0
 TORCH_VERSIONS ?= 2.3.1 2.6.0 2.9.1
 PIP_ARGS ?=
 JOBS ?= $(shell nproc)
-# One more than cores: tests of services that are stopped, killed or alone mostly wait.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) + 1 : 8)))
+# Two more than cores: tests of services that are stopped, killed or alone mostly wait. With one more, two cores were
+# busy for 1.75 of them.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) < 7 ? $(JOBS) + 2 : 8)))
 FUZZ_SECONDS ?= 60
 TORTURE_ROUNDS ?= 50
 DEMO_OUTPUT ?= out/demo
@@ -37,7 +39,8 @@ PY_NPU := $(VENV_NPU)/bin/python
 PIP_NPU := TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(PY_NPU) -m pip --quiet --disable-pip-version-check
 CANN := build/simulator/cann
 # Both environments have the same Python and, so that they may share one build, the same pybind11.
-EDITABLE = install --no-deps --no-build-isolation --config-settings=cmake.define.pybind11_DIR=$$($(PY) -m pybind11 --cmakedir) --editable .
+EDITABLE = install --no-deps --no-build-isolation --config-settings=cmake.define.pybind11_DIR=$$($(PY) -m pybind11 --cmakedir) \
+  $(if $(WERROR),--config-settings=cmake.define.MEMSCOPE_WERROR=ON) --editable .
 # The build backend also puts the directory above the project on sys.path, for msmemscope.launchers, which needs it not:
 # whatever lies beside the project could be imported then, also by the programs that are watched.
 ONLY_THE_PROJECT = sed -i '\|^$(abspath ..)$$|d' $(1)/lib/python*/site-packages/_editable_skbc_msmemscope.pth
@@ -74,13 +77,19 @@ MINDSPORE_INSTALLED := $(VENV_MINDSPORE)/installed-$(FRAMEWORKS_HASH)
 NATIVE_SOURCES := $(shell find native packaging -type f) CMakeLists.txt
 CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
 PYTEST_JOBS = $(if $(filter-out 1,$(TEST_JOBS)),-n $(TEST_JOBS) --dist loadgroup)
+# What a mark of pytest calls long is left out, unless LONG is set.
+FORM = $(if $(LONG),,-m 'not long')
+# With so many workers. Where torch_npu cannot be had, they say so.
+TEST_NPU = if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
+  else $(ON_NPU) $(abspath $(PY_NPU)) -m pytest -n $(1) --dist loadgroup $(FORM) tests/npu; fi
 CTEST = ctest --parallel $(TEST_JOBS) --output-on-failure --test-dir
 CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
 NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
 GENERATOR = -G Ninja
 # Sanitized code need not be fast, but there is much of it to compile.
 SANITIZED = $(NATIVE_TESTS) -DCMAKE_BUILD_TYPE=Sanitized '-DCMAKE_C_FLAGS_SANITIZED=-O1 -g1' '-DCMAKE_CXX_FLAGS_SANITIZED=-O1 -g1'
-# `make check` and `make test-native` share a build: everything, with warnings as errors. Nobody runs its modules.
+# `make check` and `make test-native` share a build with warnings as errors. Only the former's has the modules, which
+# nobody runs.
 CONFIGURE_NATIVE = cmake -S . -B build/native $(GENERATOR) -DMEMSCOPE_WERROR=ON -DMEMSCOPE_TESTS=ON \
   -DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF \
   -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
@@ -95,6 +104,9 @@ help: ## list these chores
 
 .PHONY: setup
 setup: $(INSTALLED) ## make .venv with the package (editable), torch for CPU and the tools for tests and checks
+
+.PHONY: download
+download: $(TORCH_INSTALLED) ## of setup what needs no compiler: the tools for checks, and torch
 
 .PHONY: download-npu
 download-npu: $(NPU_REQUIREMENTS) ## of setup-npu what needs no compiler: torch_npu and its torch
@@ -119,31 +131,39 @@ demo-npu: setup-npu ## the same training with the real torch_npu on two simulate
 ##@ Test
 
 .PHONY: test
-test: test-native setup test-npu ## every test: native, unit, whole jobs, torch_npu
-	pytest $(PYTEST_JOBS) --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions
+test: test-native setup setup-npu ## every test: native, unit, whole jobs, torch_npu; heavy groups in a short form (LONG=1: all)
+	@# Those of torch_npu, a third of the work, beside the others: two runs have two ends at which cores idle.
+	@status=0; set -x; \
+	$(call TEST_NPU,$$((($(TEST_JOBS) + 1) / 2))) >build/test-npu.log 2>&1 & torch_npu=$$!; \
+	pytest -n $$(($(TEST_JOBS) - $(TEST_JOBS) / 4)) --dist loadgroup $(FORM) --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions || status=$$?; \
+	wait $$torch_npu || status=$$?; cat build/test-npu.log; exit $$status
+
+.PHONY: test-long
+test-long: setup setup-npu ## what `make test` leaves out: other Pythons, more seeds, builds, combinations
+	pytest $(PYTEST_JOBS) -m long --hypothesis-profile=default --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions
+	@[ -e $(VENV_NPU)/unavailable ] || { set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) -m long tests/npu; }
 
 .PHONY: test-native
 test-native: $(TOOLS) ## unit tests of the native part
-	$(CONFIGURE_NATIVE)
+	$(CONFIGURE_NATIVE) -DMEMSCOPE_MODULES=OFF
 	$(call CMAKE_BUILD,build/native)
 	$(CTEST) build/native
 
 .PHONY: test-unit
 test-unit: setup ## Python tests of single parts
-	pytest $(PYTEST_JOBS) tests/unit
+	pytest $(PYTEST_JOBS) $(FORM) tests/unit
 
 .PHONY: test-faults
 test-faults: setup ## jobs with known faults, and clean ones: every finding to the byte, and no other
-	pytest $(PYTEST_JOBS) tests/faults
+	pytest $(PYTEST_JOBS) $(FORM) tests/faults
 
 .PHONY: test-job
 test-job: setup ## tests that run whole jobs: torch, torchrun, agent, aggregator
-	pytest $(PYTEST_JOBS) tests/job
+	pytest $(PYTEST_JOBS) $(FORM) tests/job
 
 .PHONY: test-npu
 test-npu: setup setup-npu ## tests with the real torch_npu on the simulator; skipped, with the reason, where it cannot be had
-	@if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
-	else set -x; $(ON_NPU) $(abspath $(PY_NPU)) -m pytest $(PYTEST_JOBS) tests/npu; fi
+	@set -x; $(call TEST_NPU,$(TEST_JOBS))
 
 .PHONY: test-cuda
 test-cuda: setup ## on a machine with a GPU (TORCH=torch for a build with CUDA): a run against torch's own counters, and costs
@@ -241,7 +261,7 @@ generated: $(TOOLS) ## generated files are what their sources say
 
 .PHONY: warnings
 warnings: $(TOOLS) ## the whole native part compiles with warnings as errors
-	$(CONFIGURE_NATIVE)
+	$(CONFIGURE_NATIVE) -DMEMSCOPE_MODULES=ON
 	$(call CMAKE_BUILD,build/native)
 
 .PHONY: format

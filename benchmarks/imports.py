@@ -1,13 +1,16 @@
 """How fast files of other tools become a run, and what memory and disk that takes.
 
-Each file is made here: a snapshot as PyTorch's allocator writes it, with call stacks of 12 frames, and upstream's csv
-and db. Each is imported by a process of its own, so that the largest resident set is that of one import. Times are of
-one processor (user and system): of reading alone, and of all of the import without the verdict.
+Each file is made here: a snapshot as PyTorch's allocator writes it, with call stacks of 12 frames; one of a training,
+in which nearly every block has an owner that call stacks prove; and upstream's csv and db. Each is imported by a
+process of its own, so that the largest resident set is that of one import. Times are of one processor (user and
+system): of reading alone, and of all of the import without the verdict.
 
     python benchmarks/imports.py                              # 400,000 events of each
     python benchmarks/imports.py --files csv --entries 2500000 --times 1,2,4
+    python benchmarks/imports.py --files owned                # the training alone
     python benchmarks/imports.py --files csv --order shuffled # rows in no order; late: every 50th row comes late
     python benchmarks/imports.py --files csv --processes 3000 # in one file
+    python benchmarks/imports.py --files csv --stacks --entries 1500000 --times 1,2,4 # each row has one of its own
 """
 
 from __future__ import annotations
@@ -30,7 +33,13 @@ from msmemscope.imports.torch_snapshot import read_snapshot
 from msmemscope.imports.upstream_files import RowFile
 
 STACKS, DEPTH, PER_STEP = 200, 12, 4000
-NAMES = {"snapshot": "snapshot_rank0.pickle", "csv": "memscope_dump_1.csv", "db": "memscope_dump_2.db"}
+LAYERS = 200  # of the training, each with five blocks a step
+NAMES = {
+    "snapshot": "snapshot_rank0.pickle",
+    "owned": "snapshot_rank1.pickle",
+    "csv": "memscope_dump_1.csv",
+    "db": "memscope_dump_2.db",
+}
 LATE = 50
 
 
@@ -38,9 +47,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--entries", type=int, default=400_000)
     arguments.add_argument("--times", default="1", help="multiples of --entries, one after the other")
-    arguments.add_argument("--files", default="snapshot,csv,db")
+    arguments.add_argument("--files", default="snapshot,owned,csv,db")
     arguments.add_argument("--order", choices=["sorted", "late", "shuffled"], default="sorted", help="of a csv's rows")
     arguments.add_argument("--processes", type=int, default=1, help="of a csv")
+    arguments.add_argument("--stacks", action="store_true", help="of a csv: allocations, each with another call stack")
     arguments.add_argument("--import-one", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.import_one:
@@ -50,7 +60,7 @@ def main() -> None:
     for kind in given.files.split(","):
         for times in map(int, given.times.split(",")):
             with tempfile.TemporaryDirectory() as place:
-                path = _made(Path(place), kind, given.entries * times, given.order, given.processes)
+                path = _made(Path(place), kind, given.entries * times, given)
                 _tell(kind, path, given.entries * times)
 
 
@@ -82,10 +92,10 @@ def _rss() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
-def _made(folder: Path, kind: str, entries: int, order: str, processes: int) -> Path:
-    if kind == "snapshot":
-        return _snapshot(folder / NAMES[kind], entries)
-    path = _csv(folder / NAMES["csv"], entries, order, processes)
+def _made(folder: Path, kind: str, entries: int, given: argparse.Namespace) -> Path:
+    if kind in ("snapshot", "owned"):
+        return (_snapshot if kind == "snapshot" else _training)(folder / NAMES[kind], entries)
+    path = _csv(folder / NAMES["csv"], entries, given)
     if kind == "csv":
         return path
     database = _db(path, folder / NAMES["db"])
@@ -120,20 +130,83 @@ def _snapshot(path: Path, entries: int) -> Path:
     return path
 
 
-def _csv(path: Path, entries: int, order: str, processes: int) -> Path:
+def _training(path: Path, entries: int) -> Path:
+    """Steps of a training whose engine has threads without Python: an activation, a gradient and three temporaries of
+    each layer, which has a call stack of its own."""
+    torch = "/venv/lib/python3.12/site-packages/torch"
+    main = [("train.py", 52, "main"), ("train.py", 90, "<module>")]
+    call = [(f"{torch}/nn/modules/module.py", 1790, "_call_impl")]
+    forward = [
+        _frames([(f"{torch}/nn/functional.py", 30, "relu"), ("model.py", at, f"layer{at}"), *call, *call, *main])
+        for at in range(LAYERS)
+    ]
+    loss = _frames([(f"{torch}/autograd/__init__.py", 120, "_make_grads"), *main])
+    optimizer = [(f"{torch}/optim/adam.py", 600, "_multi_tensor_adam"), (f"{torch}/optim/adam.py", 240, "step")]
+    step = _frames([*optimizer, (f"{torch}/optim/optimizer.py", 500, "wrapper"), *main])
+    trace: list[dict[str, Any]] = []
+    unused = [0x7F0000000000 + at * 8192 for at in range(5 * LAYERS, 0, -1)]
+
+    def tell(action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:
+        place = {"action": action, "addr": address, "size": size, "stream": 0, "frames": frames}
+        time_us = 1_795_000_000_000_000 + len(trace)
+        trace.append(place | {"time_us": time_us, "compile_context": "N/A", "user_metadata": ""})
+
+    def allocated(size: int, frames: list[dict[str, Any]]) -> tuple[int, int]:
+        address = unused.pop()
+        tell("alloc", address, size, frames)
+        return address, size
+
+    def free(block: tuple[int, int]) -> None:
+        tell("free_requested", *block, [])
+        tell("free_completed", *block, [])
+        unused.append(block[0])
+
+    gradients: list[tuple[int, int]] = []
+    while len(trace) < entries:
+        activations = []
+        for at in range(LAYERS):
+            free(allocated(3000, forward[at]))
+            activations.append(allocated(4000 + at, forward[at]))
+        while gradients:
+            free(gradients.pop())
+        free(allocated(512, loss))
+        for at in reversed(range(LAYERS)):
+            flowing = allocated(5000, [])
+            free(activations.pop())
+            gradients.append(allocated(6000 + at, []))
+            free(flowing)
+        for _ in range(LAYERS):
+            free(allocated(2000, step))
+    with path.open("wb") as file:
+        pickle.dump({"segments": [], "device_traces": [trace], "allocator_settings": {"a": 1}}, file)
+    return path
+
+
+def _frames(places: list[tuple[str, int, str]]) -> list[dict[str, Any]]:
+    return [{"name": name, "filename": file, "line": line} for file, line, name in places]
+
+
+def _csv(path: Path, entries: int, given: argparse.Namespace) -> Path:
+    """With --stacks an address is given out again without a release between."""
+    processes = given.processes
     header = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr"
     header += ",Call Stack(Python),Call Stack(C)"
     with path.open("w") as file:
         file.write(header + "\n")
-        for at in _numbers(entries, order):
-            event = "FREE" if at % 2 else "MALLOC"
-            block = at // 2 // processes
+        for at in _numbers(entries, given.order):
+            event = "FREE" if at % 2 and not given.stacks else "MALLOC"
+            block = at if given.stacks else at // 2 // processes
+            stack = (
+                f'"train.py(52): main\nmodel.py({at % 1000}): layer{at // 1000 % 1000}\nops.py({at // 1000000}): run"'
+            )
             place = 0x12C041400000 + block % PER_STEP * 4096
             attr = f"{{allocation_id:{block + 1},addr:0x{place:016x},size:4096,used:4096,total:20971520"
             attr += ",process_used:123456789}"
             now = 1_795_000_000_000_000_000 + at * 1000
             pid = 4711 + at // 2 % processes
-            file.write(f'{at},{event},PTA,N/A,{now},{pid},{pid},0,0x{place:016x},"{attr}",,\n')
+            file.write(
+                f'{at},{event},PTA,N/A,{now},{pid},{pid},0,0x{place:016x},"{attr}",{stack if given.stacks else ""},\n'
+            )
     return path
 
 

@@ -61,6 +61,7 @@ def main() -> None:
             debug_maps.append(torch.rand(512, 512))  # LEAK 2
     if rank == 0:
         print(f"first loss {losses[0].item():.4f}, last loss {losses[-1].item():.4f}")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

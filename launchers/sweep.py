@@ -15,7 +15,7 @@ from pathlib import Path
 from msmemscope.collect.agent.spool import spool_directory
 from msmemscope.collect.agent.unwatched import remove_notes_of_ended
 from msmemscope.collect.presence import OWNER, hold
-from msmemscope.collect.session import ALONE, Session, mount_namespace, start_service
+from msmemscope.collect.session import ALONE, Session, mount_namespace, standing, start_service
 from msmemscope.collect.unsaved import deserted, places, unread_bytes
 
 
@@ -58,13 +58,22 @@ def _take_up(path: Path, session: Session | None, owner: int) -> str:
 
 def _sees_its_run(session: Session) -> bool:
     """Is the run, where the session says, the same to us? A container that shares /dev/shm has other files there."""
-    if session.facts.get("mounts") == mount_namespace() != "":
+    if session.facts.get("mounts") == mount_namespace() != "" and _stands_as_it_stood(session):
         return True
     try:
         info = json.loads((Path(session.run_directory) / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(info, dict) and info.get("session") == session.id
+
+
+def _stands_as_it_stood(session: Session) -> bool:
+    """Is each directory on the way to the outputs the one that it was, or gone?"""
+    before = session.facts.get("standing")
+    if not isinstance(before, dict):
+        return False
+    now = standing(str(session.facts.get("output")))
+    return all(now[path] == seen for path, seen in before.items() if path in now)
 
 
 def _be_nice() -> None:

@@ -24,7 +24,6 @@ __all__ = ["InefficientAnalyzer", "InefficientConfig", "LeaksAnalyzer", "LeaksCo
 POOLS = ("HAL", "PTA", "PTA_WORKSPACE", "MINDSPORE", "ATB", "HOST", "CUDA", "CUDA_DRIVER")
 INEFFICIENT_TYPES = ("early_allocation", "late_deallocation", "temporary_idleness")
 
-_LARGEST_INPUT_BYTES = 8 << 30
 _LONGEST_PATH = 4096
 
 
@@ -65,7 +64,7 @@ class InefficientConfig:
         _check_number("mem_size", mem_size, 0)
         _check_number("idle_threshold", idle_threshold, 1)
         types = [inefficient_type] if isinstance(inefficient_type, str) else inefficient_type
-        if types is not None and (not isinstance(types, list) or not types or set(types) - set(INEFFICIENT_TYPES)):
+        if types is not None and (not isinstance(types, list) or not types or _unknown(types, INEFFICIENT_TYPES)):
             raise ValueError(f"inefficient_type takes one or some of {', '.join(INEFFICIENT_TYPES)}")
         self.input_path, self.mem_size, self.idle_threshold = input_path, mem_size, idle_threshold
         self.inefficient_type = types
@@ -133,7 +132,7 @@ def check_leaks(
     InputError for a file that is no memscope_dump, RunError for a run of a schema that this version does not know.
     """
     config = LeaksConfig(input_path, mstx_info, start_index)
-    if isinstance(pools, str) or not pools or set(pools) - set(POOLS):
+    if isinstance(pools, str) or not pools or _unknown(pools, POOLS):
         raise ValueError(f"pools takes some of {', '.join(POOLS)}")
     path, mark, start, wanted = Path(config.input_path), config.mstx_info, config.start_index, list(pools)
     if _is_run(path):
@@ -145,9 +144,7 @@ def check_leaks(
 
     if not path.is_dir():
         return check(path, mark, start, wanted, _tell)
-    found = each_file(
-        path, _LARGEST_INPUT_BYTES, _tell, lambda one, among: check(one, mark, start, wanted, _tell, among=among)
-    )
+    found = each_file(path, _tell, lambda one, among: check(one, mark, start, wanted, _tell, among=among))
     return [block for blocks in found for block in blocks]
 
 
@@ -189,7 +186,7 @@ def check_inefficient(
 
     if not path.is_dir():
         return judge(path)
-    return joined(each_file(path, _LARGEST_INPUT_BYTES, _tell, judge))
+    return joined(each_file(path, _tell, judge))
 
 
 def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **options: object) -> list[Finding] | None:
@@ -203,7 +200,8 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
     directory of that name is `Path("leaks")`. With the name of another analysis it is that one alone, with its options:
     `analyze("peers", input_path=run, min_share=0.1)`.
 
-    Raises ValueError for another word and for an unknown analysis or option, RunError for a directory that is no run.
+    Raises ValueError for another word and for an unknown analysis or option, RunError for a directory that is no run,
+    MemscopeError where `only` names an analysis of another package that fails.
     """
     if isinstance(analyzer_type, str) and analyzer_type in _CONFIGS:
         if only:
@@ -211,21 +209,26 @@ def analyze(analyzer_type: str | Path, *, only: str | Sequence[str] = (), **opti
         checks = {"leaks": check_leaks, "inefficient": check_inefficient}
         checks[analyzer_type](**options)  # type: ignore[operator]
         return None
-    if not Path(analyzer_type).is_dir():
+    if not Path(analyzer_type).is_dir() or (isinstance(analyzer_type, str) and "input_path" in options):
         name, run = str(analyzer_type), options.pop("input_path", None)
         _check_known(name, ", and no run directory")
         if not isinstance(run, (str, os.PathLike)):
             raise ValueError(f"analyze({name!r}) takes input_path, a run directory")
         return analyze(Path(run), only=name, **{name: options})
-    from msmemscope.errors import UsageError
+    from msmemscope.errors import MemscopeError, UsageError
     from msmemscope.report.analysed import analyse
     from msmemscope.tables.run import Run
 
     names = only.split(",") if isinstance(only, str) and only else only
+    asked = [name.strip() for name in names]
     try:
-        made = analyse(Run(analyzer_type), only=[name.strip() for name in names], options=options)
+        made = analyse(Run(analyzer_type), only=asked, options=options)
     except UsageError as error:
         raise ValueError(str(error)) from None
+    if failed := [
+        f"{one.analyzer.name}: {one.failed}" for one in made.judged if one.failed and one.analyzer.name in asked
+    ]:
+        raise MemscopeError(f"an analysis that was asked for failed: {'; '.join(failed)}")
     return list(made.summary.findings)
 
 
@@ -262,7 +265,13 @@ def _check_known(analyzer_type: str, more: str = "") -> None:
 
 
 def _is_run(path: object) -> bool:
-    return isinstance(path, (str, os.PathLike)) and Path(path, "run.json").is_file()
+    # False, too, for what can be no path.
+    return isinstance(path, (str, os.PathLike)) and os.path.isfile(os.path.join(path, "run.json"))  # noqa: PTH113, PTH118
+
+
+def _unknown(words: Sequence[object], known: Sequence[str]) -> bool:
+    """Whether one of the words is none of the known, whatever it is."""
+    return any(word not in known for word in words)
 
 
 def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
@@ -271,7 +280,7 @@ def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
     text = os.fspath(path)
     if len(text) > _LONGEST_PATH:
         raise ValueError(f"input_path is longer than {_LONGEST_PATH} characters")
-    if not Path(text).is_file() and not Path(text).is_dir():
+    if not os.path.isfile(text) and not os.path.isdir(text):  # noqa: PTH112, PTH113
         raise FileNotFoundError(f"no such file or directory: {text}")
     if not os.access(text, os.R_OK):
         raise PermissionError(f"cannot read {text}")
@@ -283,8 +292,6 @@ def _check_input(path: str, suffixes: tuple[str, ...]) -> None:
         return
     if not text.endswith(suffixes):
         raise ValueError(f"input_path ends in {' or '.join(suffixes)}; got {text}")
-    if Path(text).stat().st_size > _LARGEST_INPUT_BYTES:
-        raise ValueError(f"{text} is larger than 8 GiB")
 
 
 def _tell(line: str) -> None:

@@ -10,9 +10,11 @@ def init_framework_hooks(framework: str, version: str, component: str, hook_type
     allocator's counters are taken before and behind them (`snapshot`).
 
     framework, component: vllm worker (0.10 and later), vllm_ascend worker (11.0), verl worker (0.8 and later) and
-    TaskRunner (0.7.0; 0.8 and later), mindspeed_llm training (0.12.1), deepspeed zero (0.12 and later), pytorch fsdp1
-    and fsdp2 (2.6 and later); without a call, those of `decompose` are wrapped by `--analysis decompose`. The first
-    call with `decompose` leaves out the others: from then on the program says which.
+    TaskRunner (0.7.0; 0.8 and later), mindspeed_llm training (0.12.1), deepspeed zero (0.12 and later), pytorch graphs
+    (2.3 and later), fsdp1 and fsdp2 (2.6 and later); without a call, those of `decompose` are wrapped by
+    `--analysis decompose`. A warning names a module that is imported and has none of what is wrapped there: the program
+    runs another version of the framework. The first call with `decompose` leaves out the others: from then on the
+    program says which.
 
     Raises TypeError for a value that is not text, ValueError that names what there is.
     """
@@ -31,7 +33,8 @@ def init_framework_hooks(framework: str, version: str, component: str, hook_type
         _manual = True
         hijack.release()
         watch_marks()
-    hijack.apply(hooks)
+    words = ", ".join(map(repr, (framework, version, component, hook_type)))
+    hijack.apply(hooks, f"init_framework_hooks({words})")
 
 
 def cleanup_framework_hooks() -> None:

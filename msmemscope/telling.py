@@ -22,7 +22,8 @@ def tell(text: str) -> None:
 
 
 def warn_once(text: str) -> None:
-    """The same as a warning, once for each text in this process, however often it is true. Raises nothing."""
+    """The same as a warning, once for each text in this process, however often it is true. Raises nothing. For what is
+    the process's own, as in a rank; what is said of a run belongs to whoever judges it."""
     if text not in _warned:
         _warned.add(text)
         tell(f"Warning: {text}")

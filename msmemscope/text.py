@@ -17,6 +17,15 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def counted(number: int, noun: str, several: str = "") -> str:
+    """A number and what it counts, with a verb where one follows: as English has it for one and for several.
+
+    >>> counted(1, "block"), counted(2000, "block"), counted(0, "line grows", "lines grow")
+    ('1 block', '2,000 blocks', '0 lines grow')
+    """
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
+
+
 LONGEST_HOST = 64
 """Characters of a host's name within a line: as many as Linux lets one have."""
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from msmemscope.collect import torch_ext
+
 
 def c_compiler(what: str) -> str:
     return shutil.which("cc") or shutil.which("gcc") or pytest.skip(f"no C compiler, which builds {what}")
@@ -15,6 +17,12 @@ def c_compiler(what: str) -> str:
 
 def cxx_compiler(what: str) -> str:
     return shutil.which("c++") or shutil.which("g++") or pytest.skip(f"no C++ compiler, which builds {what}")
+
+
+def needs_observer() -> None:
+    """Skips where nothing can build what sees torch's operators."""
+    if torch_ext.find_compiler() is None:
+        pytest.skip("no C++ compiler, which builds the observer of operators")
 
 
 def shared_library(compiler: str, source: Path, made: Path, *options: str) -> Path:

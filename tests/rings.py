@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from patience import LIMIT_S
 
 from msmemscope._native import RingReader
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_S = 60.0
 MODULES = {"agent": "msmemscope.collect.agent.loop", "aggregator": "msmemscope.aggregate.server"}
 
 
@@ -38,12 +38,12 @@ def build_writer(directory: Path) -> Path:
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     """The first true value of a condition, or a failure that says what did not come."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+    raise AssertionError(f"waited {LIMIT_S:.0f} s in vain for {what}")
 
 
 class Job:
@@ -141,7 +141,7 @@ class Job:
         temporary.replace(self.dir / "finish")
 
     def wait(self, name: str) -> int:
-        return self.services[name].wait(DEADLINE_S)
+        return self.services[name].wait(LIMIT_S)
 
     def said(self, name: str) -> str:
         return (self.output / f"{name}.stderr").read_text()

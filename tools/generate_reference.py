@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 import click  # noqa: E402
 
+from msmemscope.cli.analysis_flags import SHORT  # noqa: E402
 from msmemscope.cli.main import EXIT_STATUSES  # noqa: E402
 from msmemscope.cli.subcommands import SUBCOMMANDS  # noqa: E402
 from msmemscope.options.declared import OPTIONS, Option, long_flag  # noqa: E402
@@ -154,8 +155,10 @@ def analysis_options(path: Path, *, as_flags: bool = False) -> list[str]:
             default = f", by default {ast.unparse(field.value)}" if isinstance(field.value, ast.Constant) else ""
             said = " ".join(str(ast.literal_eval(text.value)).split())
             name = ast.unparse(field.target)
-            shown = f"--{analysis}.{name.replace('_', '-')}" if as_flags else name
-            lines.append(f"* `{shown}` ({ast.unparse(field.annotation)}{default}): {said}")
+            flag = f"{analysis}.{name.replace('_', '-')}"
+            shown = f"--{flag}" if as_flags else name
+            also = f", `--{SHORT[flag]}`" if as_flags and flag in SHORT else ""
+            lines.append(f"* `{shown}`{also} ({ast.unparse(field.annotation)}{default}): {said}")
     return lines
 
 
@@ -174,9 +177,19 @@ def methods(found: ast.ClassDef, name: str) -> list[str]:
     lines: list[str] = []
     for item in found.body:
         if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and ast.get_docstring(item):
-            lines += ["", f"### {name}.{item.name}", "", f"    {signature(item, item.name)}", ""]
+            shown = attribute(item) if is_property(item) else signature(item, item.name)
+            lines += ["", f"### {name}.{item.name}", "", f"    {shown}", ""]
             lines.append(text_of(item))
     return lines
+
+
+def is_property(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(one).rpartition(".")[2] in ("property", "cached_property") for one in node.decorator_list)
+
+
+def attribute(node: ast.FunctionDef) -> str:
+    """A property, which is written without parentheses."""
+    return f"{node.name}: {ast.unparse(node.returns)}" if node.returns else node.name
 
 
 def text_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:

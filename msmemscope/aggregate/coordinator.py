@@ -153,6 +153,7 @@ def _process(id: int, ring: RingReport) -> dict[str, Any]:
         "not_seen": dict(ring.not_seen),
         "holders": list(ring.holders),
         "parallel": ring.parallel,
+        "address_space": ring.address_space,
         "events": ring.stored.rows,
         "first_event_ns": ring.stored.first_ts,
         "last_event_ns": ring.stored.last_ts,

@@ -51,6 +51,7 @@ class Judge:
         self._future: Future[None] | None = None
         self._next = 0.0
         self._judged = -1  # events at the latest verdict
+        self._said: set[str] = set()  # each verdict would say it again
         self._told = False
         self._is_final = False
 
@@ -95,7 +96,19 @@ class Judge:
         evidence = self._evidence
         folded = evidence.folded()
         run = Run(self._run, known_parts=self._known, defined_since=evidence.definitions)
-        return analyse(run, self._config, folded=folded, capacity=evidence.capacity(), host_use=evidence.host_use())
+        return analyse(
+            run,
+            self._config,
+            folded=folded,
+            capacity=evidence.capacity(),
+            host_use=evidence.host_use(),
+            warn=self._warn,
+        )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            tell(text)
 
     def _write_definitions_again(self) -> None:
         with suppress(OSError):  # no room

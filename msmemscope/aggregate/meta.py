@@ -1,8 +1,9 @@
 """What a process says about itself in META records, as far as run.json tells it.
 
 In: a ring's batches in order. Out: `Meta`: which cards the process could see, what its sources could not see
-("lost.<source>" of the recorder), what it found to hold its leaked tensors (rank/lookup.py), and where it stands in the
-parallel layout (rank/coordinates.py). Other keys are left to readers of the events.
+("lost.<source>" of the recorder), what it found to hold its leaked tensors (rank/lookup.py), where it stands in the
+parallel layout (rank/coordinates.py), and how much it may map (rank/address_space.py). Other keys are left to readers
+of the events.
 
 A text is defined in the ring before its first use, nearly always just before it; so the texts of the batch at hand
 and the last ones of the batch before suffice.
@@ -16,15 +17,15 @@ import numpy as np
 
 from msmemscope.tables.run import UNKNOWN_TEXT
 from msmemscope.vocabulary import Kind
-from msmemscope.wire.messages import Batch
+from msmemscope.wire.messages import MAX_TEXT, Batch
 from msmemscope.wire.reports import MOST_HOLDERS
 
 VISIBLE_DEVICES = "visible_devices"
 PARALLEL = "parallel"
+ADDRESS_SPACE = "address_space"
 HOLDER = "holder"
 LOST = "lost."
 _MOST_SOURCES = 64
-_LONGEST = 1024
 _REMEMBERED = 64  # texts of the batch before
 
 
@@ -36,6 +37,7 @@ class Meta:
     not_seen: dict[str, str] = field(default_factory=dict)  # source -> what it could not see, "; " between several
     holders: list[str] = field(default_factory=list)  # as rank/lookup.py writes them
     parallel: str = ""  # as rank/coordinates.py writes it
+    address_space: str = ""  # as rank/address_space.py writes it: the latest
     _recent: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, batch: Batch) -> None:
@@ -56,6 +58,8 @@ class Meta:
             self.visible_devices = value
         elif key == PARALLEL:
             self.parallel = value
+        elif key == ADDRESS_SPACE:
+            self.address_space = value
         elif key == HOLDER:
             if len(self.holders) < MOST_HOLDERS and value not in self.holders:
                 self.holders.append(value)
@@ -63,14 +67,14 @@ class Meta:
             source = key.removeprefix(LOST)
             before = self.not_seen.get(source, "")
             if (before or len(self.not_seen) < _MOST_SOURCES) and value not in before.split("; "):
-                self.not_seen[source] = f"{before}; {value}"[:_LONGEST] if before else value
+                self.not_seen[source] = f"{before}; {value}"[:MAX_TEXT] if before else value
 
 
 def _texts(batch: Batch) -> dict[int, bytes]:
     ids = np.frombuffer(batch.strings["id"], "<u8").tolist()
     ends = np.cumsum(np.frombuffer(batch.strings["bytes"], "<u4"), dtype=np.int64).tolist()
     text = batch.strings["text"]
-    return {id: text[start:end][:_LONGEST] for id, start, end in zip(ids, [0, *ends], ends, strict=False)}
+    return {id: text[start:end][:MAX_TEXT] for id, start, end in zip(ids, [0, *ends], ends, strict=False)}
 
 
 def _spread(batch: Batch, name: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

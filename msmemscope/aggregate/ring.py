@@ -46,6 +46,7 @@ class Ring:
             not_seen=dict(self.meta.not_seen),
             holders=tuple(self.meta.holders),
             parallel=self.meta.parallel,
+            address_space=self.meta.address_space,
             marks=tuple(self.marks.copy()),  # at once: the other thread appends
         )
 

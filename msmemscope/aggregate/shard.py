@@ -111,6 +111,7 @@ class Shard:
                 dict(entry.get("not_seen", {})),
                 list(entry.get("holders", [])),
                 str(entry.get("parallel", "")),
+                str(entry.get("address_space", "")),
             )
             self.rings[int(entry["ring"], 16)] = ring
         for id, stored in self._store.scan().items():

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from msmemscope.analysis.alive import alive_at_last_step
 from msmemscope.analysis.coverage import Coverage, find_coverage
 from msmemscope.analysis.holders import Holders
+from msmemscope.analysis.source_text import Sources
 from msmemscope.analysis.usage import UsageIndex
+from msmemscope.text import counted
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Table, Tracked
@@ -39,6 +41,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "held": _MEMORY,
     "owners": _MEMORY,
     "peaks": _MEMORY,
+    "phase_peaks": _MEMORY,
     "needs": (*_MEMORY, "launch", "access"),
     "usage": (),
     "capacity": (),
@@ -66,6 +69,8 @@ class Tables:
     """What the analyses named by `needs` have found."""
     watch_start: str = ""
     """The operator or kernel at which --watch was to begin."""
+    owners_are_deduced: bool = False
+    """From call stacks and lifetimes: nobody labelled blocks when they were recorded."""
 
     @cached_property
     def usage(self) -> UsageIndex:
@@ -81,6 +86,11 @@ class Tables:
     def host(self) -> Mapping[int, HostSeries]:
         """Samples of host memory by ring, thinned."""
         return self.read_host()
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The lines of the program, to be quoted."""
+        return Sources.of(self.tracked.processes)
 
     @cached_property
     def coverage(self) -> tuple[Coverage, ...]:
@@ -106,7 +116,17 @@ def tables_of(
     host: Callable[[], Mapping[int, HostSeries]] = dict,
 ) -> Tables:
     """The tables of a run, with the definitions that it has read so far."""
-    return Tables(tracked, run.stack, run.string, held, lambda: UsageIndex(run), capacity, host)
+    imported = run.info.get("imported")
+    return Tables(
+        tracked,
+        run.stack,
+        run.string,
+        held,
+        lambda: UsageIndex(run),
+        capacity,
+        host,
+        owners_are_deduced=isinstance(imported, dict) and "owners" in imported,
+    )
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,8 @@ class Judged:
     looked: bool = True
     subjects: tuple[Subject, ...] | None = None
     """Those that are asked for; None: all."""
+    failed: str = ""
+    """Why it could not look: the error of another package's code. `analyzer` is one that says so."""
 
     def about(self, subjects: Sequence[Subject] | None) -> Judged:
         """The same, of some subjects."""
@@ -151,6 +173,18 @@ class Judged:
             return self
         found = tuple(one for one in self.findings if any(one.concerns(subject) for subject in subjects))
         return replace(self, findings=found, subjects=tuple(subjects))
+
+    def failing(self, why: str) -> Judged:
+        """The same, whose code fails: none of it is called again, and the last line says so."""
+        bare = replace(
+            self.analyzer,
+            groups=(),
+            verdict=lambda one: f"{one.analyzer.name} failed and says nothing",
+            remark=lambda _: None,
+            unable=lambda _: "it failed",
+            figures=lambda _: {},
+        )
+        return Judged(bare, self.tables, looked=False, failed=why)
 
     @property
     def accused(self) -> tuple[Finding, ...]:
@@ -176,7 +210,7 @@ def count(judged: Judged) -> str:
     found = judged.accused
     if not found:
         return ""
-    return f"{len(found)} finding{'' if len(found) == 1 else 's'} of {judged.analyzer.name}: {places(found)}"
+    return f"{counted(len(found), 'finding')} of {judged.analyzer.name}: {places(found)}"
 
 
 def places(findings: Sequence[Finding]) -> str:
@@ -215,6 +249,9 @@ class Analyzer:
     """Its clause of the last line; "" for nothing to say."""
     remark: Callable[[Judged], Remark | None] = lambda _: None
     """What it says as a whole, also when it was not looked (`Judged.looked`)."""
+    unable: Callable[[Tables], str] = lambda _: ""
+    """Why it finds nothing in such a run whatever is wrong with it, or "". Said in place of "nothing was found" where
+    it is asked for by name."""
     figures: Callable[[Judged], Mapping[str, Any]] = lambda judged: {judged.analyzer.name: len(judged.accused)}
     """Its keys of summary.json."""
 

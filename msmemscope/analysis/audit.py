@@ -42,6 +42,7 @@ from msmemscope.analysis.findings import (
     whose,
 )
 from msmemscope.analysis.live_lines import line_of, place_of
+from msmemscope.analysis.owner_paths import below_first, has_label, last_level
 from msmemscope.analysis.owners import owner_texts
 from msmemscope.analysis.subjects import who_cells
 from msmemscope.vocabulary import DeviceType, Pool
@@ -49,6 +50,7 @@ from msmemscope.vocabulary import DeviceType, Pool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from msmemscope.analysis.source_text import Sources
     from msmemscope.analysis.subjects import Subject
     from msmemscope.folds.moments import Moments, Span
 
@@ -201,7 +203,7 @@ def _kept(span: Span, meant: Sequence[int]) -> int:
 
 
 def _is_meant(owner: str, meant: frozenset[str]) -> bool:
-    return not meant.isdisjoint(owner.split("@"))
+    return any(has_label(owner, one) for one in meant)
 
 
 def _place_of_stacks(tables: Tables, python: int, native: int) -> tuple[str, int, str, bool]:
@@ -279,12 +281,13 @@ def _finding(tables: Tables, some: Sequence[_Audited], options: AuditOptions) ->
             "lines": [one.as_json() for one in worst.lines[:_IN_EVIDENCE]],
         },
         more_rows=tuple(row for one in some for row in _rows(tables, one, options)),
-        advice=_advice(top, options) if is_bad else "",
+        advice=_advice(top, options, tables.sources) if is_bad else "",
     )
-    return replace(found, sentence=_sentence(found, worst, options), details=tuple(_details(worst)))
+    sentence = _sentence(found, worst, options, tables.sources)
+    return replace(found, sentence=sentence, details=tuple(_details(worst, tables.sources)))
 
 
-def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
+def _sentence(found: Finding, worst: _Audited, options: AuditOptions, sources: Sources) -> str:
     first, second = options.marks
     figures = found.evidence["per_rank"][worst.subject.key]
     where = f" on {found.device}" if found.device else ""
@@ -298,7 +301,7 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
         head += "survived"
     parts = [head]
     if top is not None and found.kind == SURVIVED:
-        parts.append(f"{format_bytes(top.sums['kept_bytes'])} of it from {_place(top)}")
+        parts.append(f"{format_bytes(top.sums['kept_bytes'])} of it from {_place(top, sources)}")
     if found.kind == SURVIVED and found.is_note:
         parts.append("whether the driver has it back is not recorded on CUDA")
     if figures["meant_bytes"]:
@@ -310,7 +313,7 @@ def _sentence(found: Finding, worst: _Audited, options: AuditOptions) -> str:
     return "; ".join(parts) + "."
 
 
-def _details(worst: _Audited) -> Iterator[str]:
+def _details(worst: _Audited, sources: Sources) -> Iterator[str]:
     of_place: dict[tuple[Any, ...], int] = {}
     for one in worst.lines:
         place = (one.device, one.pool, one.file, one.line, one.function)
@@ -323,24 +326,24 @@ def _details(worst: _Audited) -> Iterator[str]:
         kept, made = format_bytes(sums["kept_bytes"]), format_bytes(sums["made_bytes"])
         meant = ", meant to" if one.is_meant else ""
         if sums["kept_bytes"]:
-            yield f"{kept:>9} of {format_bytes(before)} survived{meant} on {one.device}: {_place(one)}"
+            yield f"{kept:>9} of {format_bytes(before)} survived{meant} on {one.device}: {_place(one, sources)}"
         if sums["made_bytes"]:
-            yield f"{made:>9} made meanwhile on {one.device}: {_place(one)}"
+            yield f"{made:>9} made meanwhile on {one.device}: {_place(one, sources)}"
 
 
-def _advice(top: _Line | None, options: AuditOptions) -> str:
+def _advice(top: _Line | None, options: AuditOptions, sources: Sources) -> str:
     if top is None:
         return ""
-    level = "" if top.owner in Pool.__members__ else top.owner.rpartition("@")[2]  # a pool is nobody's word
+    level = "" if top.owner in Pool.__members__ else last_level(top.owner)  # a pool is nobody's word
     meant = f" If it is meant to stay: --audit.keep {level}." if level else ""
-    return f"Give back what {_place(top)} made before {options.marks[0]} ends.{meant}"
+    return f"Give back what {_place(top, sources)} made before {options.marks[0]} ends.{meant}"
 
 
-def _place(one: _Line) -> str:
+def _place(one: _Line, sources: Sources) -> str:
     """Its line, and its owner where somebody told one."""
     row = {name: getattr(one, name) for name in ("file", "line", "function", "native", "owner")}
-    place = place_of(row)
-    return f"{place} ({one.owner})" if one.file and "@" in one.owner else place
+    place = place_of(row, sources)
+    return f"{place} ({one.owner})" if one.file and below_first(one.owner) else place
 
 
 def _rows(tables: Tables, one: _Audited, options: AuditOptions) -> Iterator[Row]:

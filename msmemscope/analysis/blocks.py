@@ -95,6 +95,15 @@ PEAK_OF_ALL, TYPICAL_PEAK = 0, 1  # PeakOf
 
 
 @dataclass(frozen=True)
+class PhaseTables:
+    """What the phases of one process needed (native/kernel/tables.h): `rows` are MEMSCOPE_PHASE_COLUMNS, `owners`
+    MEMSCOPE_PHASE_OWNER_COLUMNS."""
+
+    rows: Table
+    owners: Table
+
+
+@dataclass(frozen=True)
 class NeedTables:
     """What one process's pools held in vain (native/kernel/tables.h): `rows` are MEMSCOPE_INEFFICIENCY_COLUMNS,
     `floors` MEMSCOPE_FLOOR_COLUMNS."""
@@ -113,8 +122,10 @@ class Tracked:
     sites: process, device_type, device, pool, stack_py, stack_c, allocs, live_blocks, first_step, last_step (of its
         first and latest allocation), first_ts.
     steps: process, device_type, device, pool, step, start_bytes, end_bytes, peak_bytes, min_bytes, most_bytes,
-        start_reserved, end_reserved, peak_reserved (-1 unknown), allocs, frees, alloc_bytes, freed_bytes, start_ts,
-        end_ts, complete, steps (in the row; its last is `step`). min_bytes and most_bytes are the least and most
+        start_reserved, end_reserved, peak_reserved (-1 unknown), end_unseen, end_missing (of what the pool itself says
+        it has given out: bytes of before recording began, and bytes of which no block is known, below 0 of blocks
+        too many), allocs, frees, alloc_bytes, freed_bytes, start_ts, end_ts, complete, steps (in the row; its last is
+        `step`). min_bytes and most_bytes are the least and most
         behind the step's own events, not those between two ranges (without any: the level at its start, and 0);
         peak_bytes is also that at its start. One row for every step since the pool's first event; complete is False for
         the last, still open one. Of steps in a row in which a worker did nothing only the last has a row.
@@ -129,6 +140,7 @@ class Tracked:
     reached: process -> its open step; only processes with events. launches: of kernels, 0 where they are not recorded.
     owners: process -> whose its bytes were; only processes with events.
     peaks: process -> what its sites held at the peaks of their pools; only processes with events.
+    phase_peaks: process -> what its phases needed of its pools; only processes that say what they do.
     needs: process -> what its pools held in vain; only processes whose operators were recorded.
     incidents: of running out of memory, in order of rank and time. left_out_incidents: those of which nothing more is
         known, because a process had too many.
@@ -154,6 +166,7 @@ class Tracked:
     windows: dict[int, SiteSums] = field(default_factory=dict)
     owners: dict[int, OwnerTables] = field(default_factory=dict)
     peaks: dict[int, PeakTables] = field(default_factory=dict)
+    phase_peaks: dict[int, PhaseTables] = field(default_factory=dict)
     needs: dict[int, NeedTables] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     left_out_incidents: int = 0
@@ -283,6 +296,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
     windows: dict[int, SiteSums] = {}
     owners: dict[int, OwnerTables] = {}
     peaks: dict[int, PeakTables] = {}
+    phase_peaks: dict[int, PhaseTables] = {}
     needs: dict[int, NeedTables] = {}
     stacks: dict[str, _Stack] = {name: _Stack(name) for name in ("sites", "steps", "anomalies")}
     for number in list(of):
@@ -304,6 +318,8 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
                 one.owned_site_peaks,
             )
             peaks[number] = PeakTables(one.pool_peaks, one.site_peaks)
+        if len(one.phases["pool"]):
+            phase_peaks[number] = PhaseTables(one.phases, one.phase_owners)
         if len(one.floors["pool"]):
             needs[number] = NeedTables(one.inefficiencies, one.floors)
         closed[number] = replace(one, **_EMPTIED)
@@ -317,6 +333,7 @@ def merged(tables: Iterable[RingTables], processes: Sequence[Process], *, orphan
         windows=windows,
         owners=owners,
         peaks=peaks,
+        phase_peaks=phase_peaks,
         needs=needs,
         step_stacks={number: one.step_stack for number, one in known.items() if one.step_stack},
         first_step={number: one.first_step for number, one in known.items()},
@@ -341,6 +358,7 @@ _EMPTIED: dict[str, Any] = {
         *("sites", "steps", "anomalies", "sums", "ages", "begins"),
         *("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks"),
         *("owned_site_sums", "owned_site_peaks"),
+        *("phases", "phase_owners"),
         *("inefficiencies", "floors"),
     )
 }

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from msmemscope.analysis.causes import CALL, find_causes
 from msmemscope.analysis.findings import Finding, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from msmemscope.analysis.causes import Cause, Leak
     from msmemscope.analysis.holders import Holders, Told
@@ -49,20 +48,6 @@ class Bound:
     def evidence(self) -> dict[str, Any]:
         """JSON-ready."""
         return {"items": self.items, "most": self.most, "bytes": self.bytes, "step": self.step}
-
-
-def parted(causes: Iterable[Cause], holders: Holders | None) -> list[Cause]:
-    """What is kept in the same steps as something else, but lies elsewhere, is a cause of its own: what bounds the one
-    does not bound the other."""
-    found = list(causes)
-    if holders is None:
-        return found
-    new = found
-    while new:
-        loose = [leak for cause in new for part in _let_go(cause, holders) for leak in part.leaks]
-        new = find_causes(loose)
-        found += new
-    return found
 
 
 def bound_of(cause: Cause, holders: Holders | None) -> Bound | None:
@@ -106,26 +91,6 @@ def bounded(finding: Finding, bound: Bound) -> Finding:
             del evidence[name]
     evidence["reason"] = "it is full" if bound.is_full else words(bound.evidence, " each" * (finding.count > 1))
     return replace(finding, evidence=evidence, confidence=0.0, advice="" if bound.is_full else _ADVICE)
-
-
-def _let_go(cause: Cause, holders: Holders) -> list[Cause]:
-    """The parts that are known to lie elsewhere than the cause itself, which are taken from it."""
-    others = [part for part in cause.absorbed if not _lies_there(part, cause, holders)]
-    cause.absorbed = [part for part in cause.absorbed if part not in others]
-    if not cause.absorbed:
-        cause.keeps = ""
-    return others
-
-
-def _lies_there(part: Cause, cause: Cause, holders: Holders) -> bool:
-    """What a graph or a module keeps may be seen by nobody, and lies where that does; locals of a call are seen."""
-    of_part, of_cause = (holders.containers(one.leaks) for one in (part, cause))
-    if of_part and of_cause and not of_part & of_cause and cause.keeps == CALL:
-        return False
-    is_bounded = holders.bounded(cause.leaks) is not None
-    if is_bounded == (holders.bounded(part.leaks) is not None):
-        return True
-    return is_bounded and cause.keeps != CALL and not holders.names_any(part.leaks)
 
 
 def _brings_entries(leak: Leak, told: Told) -> bool:

@@ -9,6 +9,7 @@ In: levels and owners of the process's pools, the blocks that were alive, a samp
           hccl_world_group, ... of HCCL, by the communicator that it serves
         PTA, PTA_WORKSPACE, ... what a pool has from the driver, as it says itself
           allocated             by its blocks, and whose they are
+          unseen                given out before recording began, as the pool's own count says
           fragmented            free in segments that hold a block: they cannot go back to the driver
           cached                free in whole segments: torch.npu.empty_cache() would give them back
         residual                of the process what is none of these
@@ -27,12 +28,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from msmemscope._kernel import FOLD_LABELS
-from msmemscope.analysis.findings import device_name, pool_name
+from msmemscope.analysis.findings import device_name, format_bytes, pool_name
 from msmemscope.analysis.ledger_entries import OTHERS, RESIDUAL, Entry, Ledger, Mismatch, Path
-from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, module_name, owner_levels
+from msmemscope.analysis.owner_paths import bytes_by_text, path_text
+from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, label_texts, owner_levels, owner_of
+from msmemscope.analysis.sample_age import Since
 from msmemscope.folds.segments import DRIVER_POOLS, Mappings, lay_out, of_process, whole_pages
-from msmemscope.vocabulary import Pool
+from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,17 +43,20 @@ if TYPE_CHECKING:
     from msmemscope.analysis.usage import DeviceUse
 
 CARD, PROCESS = "card", "process"
-ALLOCATED, FRAGMENTED, CACHED, FREE = "allocated", "fragmented", "cached", "free"
+ALLOCATED, UNSEEN, FRAGMENTED, CACHED, FREE = "allocated", "unseen", "fragmented", "cached", "free"
 _POOLS_MODULE = "CANN@APP"  # aclrtMalloc of a program: what pools take their segments with
 
 
 @dataclass(frozen=True)
 class PoolLevel:
-    """Of one pool at the end of a step. reserved: -1 unknown."""
+    """Of one pool at the end of a step. reserved: -1 unknown. unseen, missing: of what the pool itself says it has
+    given out, what it gave before recording began, and what no block is known of (below 0: of how many too many)."""
 
     pool: int
     allocated: int
     reserved: int
+    unseen: int = 0
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,14 @@ def card_ledger(
     alive: Alive | None,
     use: DeviceUse,
     text: Callable[[int], str],
+    since: Since,
 ) -> Ledger:
     """place: device type and index. pools: those of the device, by number. alive: None where only sums are known. text:
-    of a string id."""
+    of a string id. since: what was recorded since the sample."""
     mismatches: list[Mismatch] = []
     of_owners = {pool: _by_owner(owners, place, level, step, text, mismatches) for pool, level in pools.items()}
     here = _Here(place, pools, alive)
-    mismatches += here.mismatches
+    mismatches += [*here.mismatches, *miscounted(pools)]
     driver = here.driver() if here.is_known else _driver_by_sums(pools, of_owners)
     entries = list(_pool_entries(pools, of_owners, here))
     reserved = sum(entry.bytes or 0 for entry in entries if len(entry.path) == 3)
@@ -99,6 +105,9 @@ def card_ledger(
     rest: list[Entry] = []
     if held is not None:
         remark = "" if driver else "the driver's own memory was not recorded"
+        if driver and not since.is_nothing:
+            came = " to ".join(map(format_bytes, sorted({since.least, since.most})))
+            remark = f"{came} came since the card was sampled"
         rest = [Entry((CARD, PROCESS, RESIDUAL), held - recorded, remark)]
     others = None if use.used is None else use.used - (whole.bytes or 0)
     remark = "and what of this one was not recorded" if held is None else ""
@@ -110,7 +119,15 @@ def card_ledger(
         (Entry((CARD,), use.used), Entry((CARD, OTHERS), others, remark), whole, *entries, *rest),
         tuple(mismatches),
         bool(driver),
+        since,
     )
+
+
+def miscounted(pools: Mapping[int, PoolLevel]) -> Iterator[Mismatch]:
+    """Pools whose own count is another than that of their blocks."""
+    for pool, level in sorted(pools.items()):
+        if level.missing:
+            yield Mismatch(f"the blocks of {pool_name(pool)} and its own count", -level.missing)
 
 
 class _Here:
@@ -140,7 +157,7 @@ class _Here:
             sizes = live["size"][mine]
             taken = whole_pages(sizes, live["attr"][mine]) if pool == Pool.HAL else sizes
             for word, size in zip(live["attr"][mine].tolist(), taken.tolist(), strict=True):
-                found[f"CANN@{module_name(word)}" if pool == Pool.HAL else pool_name(pool)] += size
+                found[owner_of(pool, DeviceType.NPU, word) or pool_name(pool)] += size
         return dict(found)
 
     def fragmented(self, pool: int) -> int | None:
@@ -167,11 +184,11 @@ def _driver_by_sums(pools: Mapping[int, PoolLevel], of_owners: Mapping[int, Mapp
 def _named(of_driver: Mapping[Path, int]) -> dict[str, dict[str, int]]:
     """By part of CANN what its bytes are for, where it is known. What the program took is divided by nobody: pools have
     most of it."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    found: dict[str, dict[Path, int]] = defaultdict(dict)
     for (module, *names), size in of_driver.items():
         if names and module != _POOLS_MODULE:
-            found[module]["@".join(names)] = size
-    return found
+            found[module][tuple(names)] = size
+    return {module: bytes_by_text(sizes) for module, sizes in found.items()}
 
 
 def _within(whole: Entry, named: Mapping[str, int]) -> Iterator[Entry]:
@@ -194,11 +211,16 @@ def _pool_entries(
         knows = level.reserved >= 0
         yield Entry(path, level.reserved if knows else level.allocated, "" if knows else "what is allocated of it")
         yield Entry((*path, ALLOCATED), level.allocated)
-        for owner, size in sorted(of_owners[pool].items(), key=lambda one: (-one[1], one[0])):
-            yield Entry((*path, ALLOCATED, "@".join(owner[1:]) or UNATTRIBUTED), size)
+        by_text: dict[str, int] = defaultdict(int)
+        for owner, size in of_owners[pool].items():
+            by_text[path_text(owner[1:]) or UNATTRIBUTED] += size
+        for text, size in sorted(by_text.items(), key=lambda one: (-one[1], one[0])):
+            yield Entry((*path, ALLOCATED, text), size)
+        if level.unseen:
+            yield Entry((*path, UNSEEN), level.unseen, "given out before recording began")
         if not knows:
             continue
-        free = level.reserved - level.allocated
+        free = level.reserved - level.allocated - level.unseen
         fragmented = here.fragmented(pool)
         remark = "more is allocated than reserved" if free < 0 else ""
         if fragmented is None:
@@ -235,7 +257,6 @@ def _by_owner(
         if not size:
             continue
         root, labels = texts.get(owner, (OTHER, ()))
-        named = (FOLD_LABELS.get(label) or text(label) for label in labels if label)
-        path: Path = (root, *(name for name in named if name != "ops"))
+        path: Path = (root, *(name for name in label_texts(labels, text) if name != "ops"))
         found[path] += size
     return dict(found)

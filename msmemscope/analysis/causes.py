@@ -258,6 +258,17 @@ class _Line:
         self.first_ts = min(leak.first_ts for leak in leaks)
         scalars = [leak.first_ts for leak in leaks if _is_scalar(leak)]
         self.scalar_ts = max(scalars, default=None)
+        self.result_ts = self._result_ts(leaks)
+
+    def _result_ts(self, leaks: Sequence[Leak]) -> int | None:
+        """When a line of the loop that calls a module and works on what that gives, as `loss_of(model(x), y)` does,
+        made the first of the latter. None of other lines."""
+        if not self.in_loop:
+            return None
+        places = [(loop_index(leak.stack, leak.loop_stack), leak) for leak in leaks]
+        inside = [leak.first_ts for loop, leak in places if module_index(leak.stack, loop) is not None]
+        outside = [leak.first_ts for loop, leak in places if module_index(leak.stack, loop) is None]
+        return min((ts for ts in outside if ts > max(inside)), default=None) if inside else None
 
     @property
     def weight(self) -> float:
@@ -274,7 +285,7 @@ def _join_graph(lines: list[_Line]) -> list[Cause]:
     root = _root(lines)
     if root is None:
         return [line.cause for line in lines]
-    root_ts = root.first_ts if root.scalar_ts is None else root.scalar_ts
+    root_ts = next((ts for ts in (root.scalar_ts, root.result_ts) if ts is not None), root.first_ts)
     before = [line for line in lines if line is not root and line.first_ts < root_ts and not line.in_hook]
     joined = [line for line in before if line.in_module or line.below_loop]
     size = root.bytes_per_step + sum(line.bytes_per_step for line in joined)
@@ -309,7 +320,12 @@ def _root(lines: list[_Line]) -> _Line | None:
     later = [line for line in lines if line.in_loop and not line.in_module and line.first_ts > end]
     if len(later) == 1 and blocks + later[0].blocks_per_event >= 3:
         return later[0]
-    return max(forward, key=lambda line: line.first_ts) if len(forward) >= 2 and blocks >= 3 else None
+    if blocks < 3:
+        return None
+    at_once = [line for line in forward if line.result_ts is not None]
+    if len(at_once) == 1:
+        return at_once[0]
+    return max(forward, key=lambda line: line.first_ts) if len(forward) >= 2 else None
 
 
 def _by_rhythm(lines: list[_Line]) -> list[list[_Line]]:
@@ -353,6 +369,11 @@ def _is_scalar(leak: Leak) -> bool:
 
 def _place(leak: Leak) -> tuple[int, int, bool, bool]:
     return leak.device_type, leak.pool, leak.in_child, leak.is_rank
+
+
+def place_of_leaks(cause: Cause) -> tuple[int, int, bool, bool]:
+    """Type of device and pool, in a worker or not, of a rank or not: all of a cause's leaks have one."""
+    return _place(cause.leaks[0])
 
 
 def _per_key(leaks: Iterable[Leak], value: Callable[[Leak], float]) -> Mapping[int, float]:

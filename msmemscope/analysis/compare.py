@@ -91,7 +91,8 @@ def compare_runs(
     names: tuple[str, str] = ("A", "B"),
     events: tuple[EventsOf, EventsOf] | None = None,
 ) -> Comparison:
-    """Pure. events: of either side; None: operators are not compared. InputError when one lacks what is compared."""
+    """events: of either side; None: operators are not compared. Lines are quoted as the second side has them.
+    InputError when one lacks what is compared."""
     first, second = sides_of(a, b, options, names)
     pairing = paired(first, second)
     lines: dict[tuple[Pair, Place], Changes] = {}

@@ -48,7 +48,7 @@ class Limit:
 
 def parse_limits(text: str) -> tuple[Limit, ...]:
     """UsageError that names what is wrong."""
-    return tuple(_limit(part.strip()) for part in text.split(",")) if text.strip() else ()
+    return tuple(_limit(part.strip()) for part in text.split(","))
 
 
 def broken(limit: Limit, a: Side, b: Side, pairing: Pairing) -> list[str]:

@@ -21,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.blocks import PEAK_OF_ALL, TYPICAL_PEAK
-from msmemscope.analysis.findings import place_text, with_source
+from msmemscope.analysis.findings import place_text
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.analysis.peer_use import SiteLevels
 
 if TYPE_CHECKING:
     from msmemscope.analysis.compare_sides import Member, Place, Side
+    from msmemscope.analysis.source_text import Sources
 
 _MOST_LINES = 64  # of a function, that tell how far it has moved
 
@@ -69,12 +70,11 @@ class Change:
         assert found is not None
         return found
 
-    @property
-    def where(self) -> str:
-        """`train.py:58 `the line``, with where it was before."""
+    def where(self, sources: Sources) -> str:
+        """`train.py:58 `the line``, with where it was before. sources: of the second side."""
         text = self.line.place
         if self.b is not None and not self.line.is_native:
-            text = with_source(text, self.line.file, self.line.line)
+            text = sources.quoted(text, self.line.file, self.line.line)
         if self.is_moved and self.a is not None:
             return f"{text} (moved from {self.a.place})"
         return text

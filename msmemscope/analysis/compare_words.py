@@ -25,6 +25,7 @@ from msmemscope.analysis.findings import (
     ranks_text,
     whose,
 )
+from msmemscope.text import counted
 
 if TYPE_CHECKING:
     from msmemscope.analysis.compare import CompareOptions, Comparison
@@ -207,18 +208,20 @@ def _lines(comparison: Comparison, lines: Sequence[Change], options: CompareOpti
     told = [one for one in lines if abs(one.bytes) >= options.min_bytes]
     when = "at the end of the step" if comparison.b.choice.steps is not None else "at the peak"
     moved = [one for one in lines if one.is_moved and one not in told]
+    sources = comparison.b.tables.sources
     if told:
         yield f"by line, {when}:"
     for one in told[:_MOST_LINES]:
         sizes = f"{value_text(one.a_bytes)} -> {value_text(one.b_bytes)}"
         alone = f", only in {comparison.a.name}" if one.b is None else ""
         alone = f", only in {comparison.b.name}" if one.a is None else alone
-        yield f"  {change_text(one.a_bytes, one.b_bytes).partition(' (')[0]:>10}  {one.where}: {sizes}{alone}"
+        yield f"  {change_text(one.a_bytes, one.b_bytes).partition(' (')[0]:>10}  {one.where(sources)}: {sizes}{alone}"
     if len(told) > _MOST_LINES:
         rest = sum(one.bytes for one in told[_MOST_LINES:])
-        yield f"  {change_text(0, rest):>10}  at {len(told) - _MOST_LINES} more lines: compare_sites.csv"
+        yield f"  {change_text(0, rest):>10}  at {counted(len(told) - _MOST_LINES, 'more line')}: compare_sites.csv"
     if moved:
-        yield f"  {len(moved)} more lines have moved and hold about as much as before"
+        rest_of = counted(len(moved), "more line has moved and holds", "more lines have moved and hold")
+        yield f"  {rest_of} about as much as before"
 
 
 def _owner_lines(comparison: Comparison, pairs: Sequence[Pair], place: Place, options: CompareOptions) -> Iterator[str]:

@@ -6,7 +6,8 @@ unexplained.py says what of it is worth a word. Pure: no files, no state.
 Recorded blocks are what allocators reported. A program may grow beside them: numpy arrays, C++ objects, lists of
 Python, batches of DataLoader workers in shared memory. "No leak" says nothing of those, so their growth is told: RSS at
 the ends of steps, and the same less the recorded host blocks, each by a slope that a warm-up does not move (slope.py).
-Pages of mapped files are no growth: reading a data set makes them resident, and the kernel drops them as it likes.
+Pages of mapped files are no growth: reading a data set makes them resident, and the kernel drops them as it likes. Nor
+are a few jumps of no more than what a step gives back: malloc keeps free memory, and takes more until it has enough.
 A process without steps is looked at by time. Nobody tells when it has loaded what it needs, so nothing is said of one
 that is young and gains in a minute much of what its first minute brought.
 """
@@ -26,6 +27,7 @@ from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
+from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -46,8 +48,16 @@ FEWEST_STEPS = 12
 _POINTS = 160
 _EXPLAINED = 0.5  # of the growth: then the leaks and growth that are told are the story
 _MOST = 0.75  # of growth that is not explained: then the rest is not worth a word
+_JUMPS = 10  # in which malloc's heap takes what it keeps of freed blocks; beyond these it is the program that grows
+_OF_POINTS = 2  # nor in more than one of so many points: of few steps a leak has few rises, too
+_PIECES = 1.5  # times what was freed: what is asked for next does not fit into the pieces
+_OF_JUMPS = 0.9  # of all that RSS rose
 _SCATTER = 4.0  # growth beyond so many times the median distance from the line
-_STEP_COLUMNS = ("process", "device_type", "device", "pool", "step", "start_ts", "end_ts", "end_bytes", "allocs")
+_STEP_COLUMNS = (
+    *("process", "device_type", "device", "pool", "step"),
+    *("start_ts", "end_ts", "end_bytes", "peak_bytes", "allocs"),
+)
+_SLOW, _SLOWER = 0.8, 0.7  # growth over that of the quarter before, of the third and the last: a warm-up ends so
 _LOOKS_NS = 100_000_000  # between two looks of the agent
 _SECOND_NS = 1_000_000_000
 _MINUTE_S = 60.0
@@ -168,7 +178,7 @@ def _of_process(
         levels = _recorded(rows, judged)
         x, per, least = judged.astype(np.float64), "step", float(LEAST_PER_STEP)
         time = int(ends[-1]) - int(main["start_ts"][main["step"] == judged[0]].min()) if len(judged) else 0
-        enough = len(judged) >= FEWEST_STEPS
+        enough, freed = len(judged) >= FEWEST_STEPS, _freed(rows, judged)
     else:
         start = int(rows["start_ts"].min(initial=begin))
         seconds = max(max(heard) // _SECOND_NS - start // _SECOND_NS - 1, 0)
@@ -176,10 +186,10 @@ def _of_process(
         ends = start + _SECOND_NS * second
         levels = _by_windows(tracked, member, windows, second)
         x, per, least = second / _MINUTE_S, "minute", float(LEAST_PER_MINUTE)
-        time, enough = 0, seconds >= FEWEST_SECONDS
+        time, enough, freed = 0, seconds >= FEWEST_SECONDS, 0
     made = int(rows["allocs"][(rows["device_type"] == DeviceType.CPU) & (rows["step"] >= FIRST_STEP)].sum())
     known = samples if enough else None
-    figures = _grow(x, ends, levels, known, least, has_tensors=made > 0 or per == "minute")
+    figures = _grow(x, ends, levels, known, least, freed, has_tensors=made > 0 or per == "minute")
     found = Coverage(
         rank=subject.rank,
         process="" if subject.rank is not None else subject.name,
@@ -219,6 +229,20 @@ def _recorded(rows: Mapping[str, _Ints], judged: _Ints) -> _Floats:
     return total
 
 
+def _freed(rows: Mapping[str, _Ints], judged: _Ints) -> int:
+    """By how much recorded host blocks were more at their highest than at the end of some step: memory that malloc had
+    of the kernel then, and need not give back."""
+    if not len(judged):
+        return 0
+    chosen = (rows["device_type"] == DeviceType.CPU) & ~np.isin(rows["pool"], DRIVER_POOLS)
+    chosen &= (rows["step"] >= judged[0]) & (rows["step"] <= judged[-1])
+    steps, place = np.unique(rows["step"][chosen], return_inverse=True)
+    peaks, ends = (np.zeros(len(steps), np.int64) for _ in range(2))
+    np.add.at(peaks, place.reshape(-1), rows["peak_bytes"][chosen])
+    np.add.at(ends, place.reshape(-1), rows["end_bytes"][chosen])
+    return int(peaks.max() - ends.min()) if len(steps) else 0
+
+
 def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, second: _Ints) -> _Floats:
     """The same at the ends of seconds, of which the first is 1, of a process that makes no steps."""
     if sums is None or not len(second):
@@ -242,9 +266,16 @@ def _spread(length: int) -> _Ints:
 
 
 def _grow(
-    x: _Floats, times: _Ints, levels: _Floats, samples: HostSeries | None, least: float, *, has_tensors: bool
+    x: _Floats,
+    times: _Ints,
+    levels: _Floats,
+    samples: HostSeries | None,
+    least: float,
+    freed: int,
+    *,
+    has_tensors: bool,
 ) -> dict[str, Any]:
-    """The figures of a `Coverage`: how memory grows over x."""
+    """The figures of a `Coverage`: how memory grows over x. freed: what malloc may keep of recorded blocks."""
     nothing = dict.fromkeys(
         ("rss_growth", "shared_growth", "mapped_growth", "recorded_growth", "grown_bytes", "explained")
     )
@@ -268,7 +299,8 @@ def _grow(
     explained = min(max(1 - beside / slope, 0.0), 1.0) if slope > 0 else None
     cause = ""
     much = grown >= (LEAST_IN_ALL if slope >= least else MUCH_IN_ALL)
-    if explained is not None and explained < _EXPLAINED and much and _goes_on(x, own, slope):
+    is_kept_free = grown <= _PIECES * freed and _jumps(own - recorded) <= min(_JUMPS, len(x) // _OF_POINTS)
+    if explained is not None and explained < _EXPLAINED and much and not is_kept_free and _goes_on(x, own, slope):
         share = (of_shared or 0.0) / beside
         heap = HEAP if has_tensors else UNRECORDED
         cause = SHARED if share >= _MOST else heap if share < 1 - _MOST else BOTH
@@ -302,13 +334,24 @@ def _between(ts: _Ints, values: _Ints, times: _Ints) -> _Floats:
 
 
 def _goes_on(x: _Floats, level: _Floats, slope: float) -> bool:
-    """It is far beyond the scatter, and the last quarter has its share."""
+    """It is far beyond the scatter, the last quarter has its share, and it does not slow down from quarter to quarter,
+    as a warm-up does."""
     half = slice(len(x) // 2, None)
     apart = level[half] - slope * x[half]
     scatter = float(np.median(np.abs(apart - np.median(apart))))
-    quarter = slice(-max(len(x) // 4, 2), None)
-    late = _ends_apart(level[quarter]) >= slope * float(x[quarter][-1] - x[quarter][0]) / 3
-    return late and slope * float(x[half][-1] - x[half][0]) >= _SCATTER * scatter
+    length = max(len(x) // 4, 2)
+    second, third, last = (
+        _ends_apart(level[len(x) - number * length : len(x) - (number - 1) * length]) for number in (3, 2, 1)
+    )
+    late = last >= slope * float(x[-1] - x[-length]) / 3
+    is_ending = last < _SLOWER * third and third < _SLOW * second
+    return late and not is_ending and slope * float(x[half][-1] - x[half][0]) >= _SCATTER * scatter
+
+
+def _jumps(level: _Floats) -> int:
+    """In how many rises the level came by nearly all that it rose."""
+    rises = np.sort(np.maximum(np.diff(level), 0))[::-1]
+    return int(np.searchsorted(np.cumsum(rises), _OF_JUMPS * float(rises.sum()))) + 1 if len(rises) else 0
 
 
 def _ends_apart(level: _Floats) -> float:

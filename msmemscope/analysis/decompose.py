@@ -23,8 +23,8 @@ from msmemscope.analysis.decompose_lines import LINE_COLUMNS, LineMoment, line_d
 from msmemscope.analysis.decompose_lines import added as added_lines
 from msmemscope.analysis.decompose_steps import CHANGE_COLUMNS, STEP_COLUMNS, Cells, change_rows, step_rows
 from msmemscope.analysis.findings import Finding, Row, format_bytes, note_about, whose
+from msmemscope.analysis.owner_paths import Path, bytes_by_text, path_text
 from msmemscope.analysis.owner_trees import (
-    Path,
     Place,
     Tree,
     added,
@@ -106,7 +106,8 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
     steps = [moment.step for moment in moments]
     asked = {place: some for (when, place), some in job.items() if when == STEP_END and place in trees}
     told = {place: added(one.tree for one in some) for place, some in asked.items()} or trees
-    when = f"at the end of step {options.step:,}, in" if asked else "at the peak of"
+    proven = "as far as call stacks prove it, " if tables.owners_are_deduced else ""
+    when = proven + (f"at the end of step {options.step:,}, in" if asked else "at the peak of")
     unknown = "" if asked or options.step < 0 else f"; of step {options.step:,} nothing is known"
     facts = _facts(tables)
     owned = owned_by_line(tables, (moment.lines for moment in moments))
@@ -125,7 +126,10 @@ def judge(tables: Tables, options: DecomposeOptions) -> list[Finding]:
             bytes=sum(_bytes_of(peaks[place]) for place in shown),
             sentence=f"whose the memory is, {when} each pool: {'; '.join(map(_sentence, told.values()))}{unknown}",
             details=(*_lines(told.values()), *(text for pairs in lines.values() for text in line_details(pairs))),
-            evidence={"peak": {" ".join(place): _as_json(tree) for place, tree in trees.items()}},
+            evidence={
+                "peak": {" ".join(place): bytes_by_text(tree) for place, tree in trees.items()},
+                "deduced": tables.owners_are_deduced,
+            },
             more_rows=(
                 *_process_rows(facts, moments),
                 *_job_rows(job),
@@ -174,7 +178,7 @@ def _rows(tree: Tree, facts: Cells) -> Iterator[Row]:
     total = sum(tree.values())
     for path, (own, size) in nodes_of(tree).items():
         node: Cells = {
-            "owner": "@".join(path),
+            "owner": path_text(path),
             "level": len(path) - 1,
             "own_bytes": own,
             "bytes": size,
@@ -227,10 +231,6 @@ def _lines(trees: Any) -> Iterator[str]:
         yield f"{format_bytes(nodes[path][1]):>10}  {share:5.1f} %  {'  ' * (len(path) - 1)}{path[-1]}"
     if len(nodes) > len(largest):
         yield f"{len(nodes) - len(largest)} more, per process and at the end: cluster/decompose.csv"
-
-
-def _as_json(tree: Tree) -> dict[str, int]:
-    return {"@".join(path): size for path, size in sorted(tree.items())}
 
 
 def figures(judged: Judged) -> dict[str, Any]:

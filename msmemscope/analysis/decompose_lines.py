@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.findings import Row, format_bytes, place_text
-from msmemscope.analysis.owner_trees import Path, Place, of_job, paths_of
+from msmemscope.analysis.owner_paths import Path, path_text
+from msmemscope.analysis.owner_trees import Place, of_job, paths_of
 from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.analysis.site_lines import Line, SiteLines
 
@@ -119,7 +120,7 @@ def line_details(pairs: Owned) -> Iterator[str]:
         mine = sorted(((size, line) for (of, line), size in pairs.items() if of == owner), reverse=True)
         told = [f"{format_bytes(size)} at {_place(line)}" for size, line in mine[:_TOLD_LINES]]
         more = f", {len(mine) - len(told):,} more" if len(mine) > len(told) else ""
-        yield f"{'@'.join(owner)}: {', '.join(told)}{more}"
+        yield f"{path_text(owner)}: {', '.join(told)}{more}"
 
 
 def _place(line: Line) -> str:
@@ -152,7 +153,7 @@ def _row(facts: Cells, owner: Path, whole: int, size: int, line: Line, what: str
     file, number, function, _ = line
     cells: Cells = {
         **facts,
-        "owner": "@".join(owner),
+        "owner": path_text(owner),
         "file": file,
         "line": number or "",
         "function": function,

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from msmemscope.analysis.analyzer import Tables
 from msmemscope.analysis.blocks import OwnerTables
 from msmemscope.analysis.findings import Row
-from msmemscope.analysis.owner_trees import Path, Place, Tree, added, nodes_of, of_job, paths_of, place_of, tree_of
+from msmemscope.analysis.owner_paths import Path, path_text
+from msmemscope.analysis.owner_trees import Place, Tree, added, nodes_of, of_job, paths_of, place_of, tree_of
 
 STEP_COLUMNS = (
     *("scope", "rank", "process", "pid", "device", "pool", "step"),
@@ -157,7 +158,7 @@ def _rows(facts: Cells, place: Place, step: int, end: Tree, peak: Tree) -> Itera
             "device": place[0],
             "pool": place[1],
             "step": step,
-            "owner": "@".join(path),
+            "owner": path_text(path),
             "level": len(path) - 1,
             "end_bytes": ends.get(path, (0, 0))[1],
             "peak_bytes": peaks.get(path, (0, 0))[1],
@@ -173,4 +174,4 @@ def _change(facts: Cells, pair: tuple[str, str], first: int, last: int, blocks: 
 
 
 def _name(paths: Mapping[int, Path], owner: int) -> str:
-    return "@".join(paths.get(owner, paths[0]))
+    return path_text(paths.get(owner, paths[0]))

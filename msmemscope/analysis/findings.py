@@ -6,7 +6,6 @@ render; none of them knows more about an analysis than this.
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.source_text import Sources
     from msmemscope.analysis.subjects import Subject
     from msmemscope.tables.run import Frame
 
@@ -28,10 +28,6 @@ LEVEL = "level"
 OUT_OF_MEMORY = "out_of_memory"
 TOO_FEW_STEPS = "too_few_steps"
 LOST_RELEASES = "lost_releases"
-
-# A file of a run may be anything by the time a report is made; a source file is not larger than this.
-_LARGEST_SOURCE_BYTES = 8 << 20
-_LONGEST_QUOTE = 80
 
 
 @dataclass(frozen=True)
@@ -133,10 +129,9 @@ class Finding:
         native = any(frame.kind == "native" and (frame.file, frame.line) == at for frame in self.site)
         return place_text(self.file, self.line, self.function, native=native)
 
-    @property
-    def where(self) -> str:
-        """The place and, where the file can still be read, the text of the line."""
-        return with_source(self.place, self.file, self.line)
+    def where(self, sources: Sources) -> str:
+        """The place and, where the file is as it was when the run began, the text of the line."""
+        return sources.quoted(self.place, self.file, self.line)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -279,23 +274,3 @@ def place_of_frame(frame: Frame | None) -> str:
     if frame is None:
         return "an unknown line"
     return place_text(frame.file, frame.line, frame.function, native=frame.kind == "native")
-
-
-def with_source(place: str, file: str, line: int) -> str:
-    """A place and, where the file can still be read, the text of the line."""
-    source = source_line(file, line)
-    return f"{place} `{source}`" if source else place
-
-
-def source_line(file: str, line: int) -> str:
-    """The text of a line of a Python source, stripped and short; "" when the file is not there (any more)."""
-    try:
-        # linecache would open a pipe or a device and wait for ever. A run of somebody else's names any file it likes.
-        path = Path(file)
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
-            return ""
-        text = linecache.getline(file, line)
-    except (OSError, ValueError, SyntaxError):
-        return ""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split()).replace("`", "'")
-    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"

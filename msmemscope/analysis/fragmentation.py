@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,15 +44,13 @@ from msmemscope.analysis.findings import (
     pool_name,
     whose,
 )
-from msmemscope.analysis.live_lines import line_of
-from msmemscope.analysis.merged_stack import merged
+from msmemscope.analysis.pins import OF_BLOCKS, Pin, pins_of
 from msmemscope.analysis.slope import steady_slope
-from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools
+from msmemscope.analysis.source_text import Sources
+from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools, too_few_for
 from msmemscope.folds.segments import DRIVER_POOLS, lay_out, of_process
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
-
-if TYPE_CHECKING:
-    from msmemscope.tables.run import Frame
 
 FRAGMENTED, CACHED, OTHER_STREAMS = "fragmented_growth", "cached_growth", "growth_of_streams"
 COLUMNS = (
@@ -76,23 +74,6 @@ class FragmentationOptions:
     def __post_init__(self) -> None:
         if self.min_bytes < 1:
             raise ValueError(f"min_bytes takes 1 byte or more; got {self.min_bytes}")
-
-
-@dataclass(frozen=True)
-class Pin:
-    """Blocks of one line, in segments that they hold most of. bytes, blocks: their own."""
-
-    frames: tuple[Frame, ...]
-    frame: Frame | None
-    pinned_bytes: int
-    segments: int
-    bytes: int
-    blocks: int
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """File and line."""
-        return (self.frame.file, self.frame.line) if self.frame else ("", 0)
 
 
 @dataclass(frozen=True)
@@ -205,7 +186,10 @@ def _explained(tables: Tables, growth: Growth) -> Growth:
     used = int(segments["size"][mine & (segments["device"] == growth.device)].sum())
     cached = min(int(segments["size"][new & (segments["blocks"] == 0)].sum()), max(growth.reserved - used, 0))
     streams, of_streams = _streams(tables, growth)
-    pins = tuple(_pins(tables, growth, live, layout.segment, segments, new & mine))
+    inside = np.flatnonzero((live["pool"] == growth.pool) & (layout.segment >= 0))
+    inside = inside[(new & mine)[layout.segment[inside]]]
+    blocks = {name: live[name][inside] for name in OF_BLOCKS}
+    pins = tuple(pins_of(tables.stack, blocks, layout.segment[inside], segments))
     return replace(growth, pins=pins, cached=cached, streams=streams, of_streams=of_streams)
 
 
@@ -220,43 +204,6 @@ def _streams(tables: Tables, growth: Growth) -> tuple[int, int]:
     ]
     latest = max(known, key=lambda one: one.ts, default=None)
     return (latest.streams, latest.other_free) if latest is not None else (0, 0)
-
-
-def _pins(
-    tables: Tables,
-    growth: Growth,
-    live: dict[str, Any],
-    segment: npt.NDArray[np.int64],
-    segments: dict[str, Any],
-    chosen: npt.NDArray[np.bool_],
-) -> list[Pin]:
-    inside = np.flatnonzero((live["pool"] == growth.pool) & (segment >= 0))
-    inside = inside[chosen[segment[inside]]]
-    by_segment: dict[int, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    for row in inside.tolist():
-        entry = by_segment[int(segment[row])][int(live["stack_py"][row]), int(live["stack_c"][row])]
-        entry[0] += int(live["size"][row])
-        entry[1] += 1
-    found: dict[object, Pin] = {}
-    for at, stacks in by_segment.items():
-        (python, native), (size, blocks) = max(stacks.items(), key=lambda one: one[1][0])
-        frames = merged(*(tuple(tables.stack(one)) if one else () for one in (python, native)))
-        free = int(segments["size"][at] - segments["used_bytes"][at])
-        one = Pin(frames, line_of(frames), free, 1, size, blocks)
-        key = one.place if one.frame else (python, native)
-        before = found.get(key)
-        found[key] = (
-            one
-            if before is None
-            else replace(
-                before,
-                pinned_bytes=before.pinned_bytes + free,
-                segments=before.segments + 1,
-                bytes=before.bytes + size,
-                blocks=before.blocks + blocks,
-            )
-        )
-    return sorted((one for one in found.values() if one.pinned_bytes), key=lambda one: -one.pinned_bytes)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -302,7 +249,7 @@ def _finding(tables: Tables, kind: str, some: Sequence[Growth]) -> Finding:
         return replace(found, sentence=(_cached if kind == CACHED else _of_streams)(found, first))
     return replace(
         found,
-        sentence=_fragmented(found, first, leak),
+        sentence=_fragmented(found, first, leak, tables.sources),
         details=tuple(_details(first)),
         advice=_advice(found, first, leak),
     )
@@ -319,12 +266,12 @@ def _grows(found: Finding, first: Growth) -> str:
     return text + f"{format_bytes(found.bytes_per_step)} per step{each} ({format_bytes(first.reserved)} by now)"
 
 
-def _fragmented(found: Finding, first: Growth, leak: Finding | None) -> str:
+def _fragmented(found: Finding, first: Growth, leak: Finding | None, sources: Sources) -> str:
     pin = first.pins[0]
-    by = f"{format_bytes(pin.bytes)} in {pin.blocks:,} block{'' if pin.blocks == 1 else 's'} of {found.where}"
+    by = f"{format_bytes(pin.bytes)} in {counted(pin.blocks, 'block')} of {found.where(sources)}"
     text = f"{_grows(found, first)}, what is allocated of it {format_bytes(max(first.allocated_grown, 0))} in all: "
     text += f"{by} pin{'s' if pin.blocks == 1 else ''} {format_bytes(pin.pinned_bytes)} that are free"
-    text += f" in {pin.segments:,} segment{'' if pin.segments == 1 else 's'}"
+    text += f" in {counted(pin.segments, 'segment')}"
     return f"{text}; the blocks are the leak at {leak.place}." if leak else f"{text}."
 
 
@@ -336,7 +283,7 @@ def _cached(found: Finding, first: Growth) -> str:
 
 
 def _of_streams(found: Finding, first: Growth) -> str:
-    others = f"{first.streams - 1:,} other stream{'' if first.streams == 2 else 's'}"
+    others = counted(first.streams - 1, "other stream")
     return (
         f"{_grows(found, first)}, what is allocated of it does not, and it is not fragmented: "
         f"{format_bytes(first.told)} are free in segments of {others}, which serve these alone. "
@@ -347,9 +294,10 @@ def _of_streams(found: Finding, first: Growth) -> str:
 def _details(first: Growth) -> Iterator[str]:
     for one in first.pins[:_LINES]:
         where = one.frame.text if one.frame else "no stack"
-        yield f"{format_bytes(one.pinned_bytes):>9} pinned in {one.segments:,} segments by {one.blocks:,} of {where}"
+        segments = counted(one.segments, "segment")
+        yield f"{format_bytes(one.pinned_bytes):>9} pinned in {segments} by {one.blocks:,} of {where}"
     if left := sum(one.pinned_bytes for one in first.pins[_LINES:]):
-        yield f"{format_bytes(left):>9} pinned by {len(first.pins) - _LINES:,} other lines"
+        yield f"{format_bytes(left):>9} pinned by {counted(len(first.pins) - _LINES, 'other line')}"
     if first.cached:
         yield f"{format_bytes(first.cached):>9} in segments that are free as a whole"
 
@@ -428,5 +376,6 @@ FRAGMENTATION = Analyzer(
     files={"fragmentation": COLUMNS},
     asked_by=("leaks", "oom", "fragmentation"),
     groups=(Group("FRAGMENTED", order=35, more="{count:,} more like the last: cluster/fragmentation.csv"),),
+    unable=lambda tables: too_few_for(tables.tracked, FEWEST_STEPS),
     verdict=verdict,
 )

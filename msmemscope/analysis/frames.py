@@ -52,6 +52,7 @@ BACKWARD = "<autograd>"
 _STARTER = re.compile(r"/multiprocessing/(spawn|forkserver|resource_tracker)\.py$")
 
 
+# What these remember is of the text they are given alone: the same in every run.
 @lru_cache(maxsize=65536)
 def _is_library_file(file: str) -> bool:
     return bool(_LIBRARY.search(file) or is_tool_file(file))

@@ -36,8 +36,9 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.gaps import PoolGaps, gap_table
 from msmemscope.analysis.slope import steady_slope
-from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools
+from msmemscope.analysis.steps import FIRST_STEP, steps_of_pools, too_few_for
 from msmemscope.analysis.subjects import Subject, who_cells
+from msmemscope.text import counted
 
 DRIFT, HEALTH = "drift", "health"
 ALIKE = 0.01
@@ -205,7 +206,7 @@ def _health(tables: Tables, found: Sequence[PoolHealth]) -> Finding:
     members = {subjects.number_of(one.process) for one in found}
     said = _note(tables, HEALTH, [subjects[number] for number in sorted(members)], found)
     steady = [one.warm_up_end for one in found if one.warm_up_end is not None]
-    text = f"{len(steady):,} of {len(found):,} pools have steps that are alike"
+    text = f"{len(steady):,} of {counted(len(found), 'pool has', 'pools have')} steps that are alike"
     if steady:
         last = max(steady)
         text += ", from the first on" if last < FIRST_STEP else f", after step {last:,} at the latest"
@@ -253,6 +254,7 @@ HEALTH_ANALYSIS = Analyzer(
     options=HealthOptions,
     judge=judge,
     files={"health": COLUMNS},
+    unable=lambda tables: too_few_for(tables.tracked, FEWEST_STEPS),
     asked_by=("health",),
     figures=figures,
 )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 UNSEEN = "something that Python's garbage collector does not see: a numpy array that shares the memory, or C++"
 _LONGEST = 512
-_COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items\)| of [\d,]+ places\))")  # differs between ranks
+_NEEDED = ("found", "of", "passes")
+_COUNT = re.compile(r"\([\d,]+(?= (?:of at most [\d,]+ )?items?\)| of [\d,]+ places?\))")  # differs between ranks
+_HELD = re.compile(r"\([\d,]+ (?:of (?:at most )?[\d,]+ )?(?:items?|places?)(?=\))|: [\d,]+ forward passes\b")
 _PASSES = re.compile(r": [\d,]+ forward passes\b")  # differs between looks
+_FRAME = re.compile(r", through the (?:frame of|generator|coroutine) (\w+)\(\) at ")
 _NEARLY_ALL = 0.9  # of the tensors that were looked at: one or two may be held by a variable of the latest step
 
 
@@ -43,6 +47,17 @@ class Told:
     """So many at most; 0 where nothing bounds it."""
     step: int = 0
     """In which it was looked at."""
+    through: frozenset[int] = frozenset()
+    """Call stacks of blocks that the graphs of its entries keep, each entry its own: they go with it."""
+
+
+def text_of(holder: Mapping[str, Any], last_step: int) -> str:
+    """Of an entry of the evidence: who holds it. How much a container held is said with its step, where that is not
+    about the end of what was judged."""
+    step = holder.get("step", 0)
+    if not 0 < step < last_step:
+        return str(holder["text"])
+    return _HELD.sub(rf"\g<0> in step {step:,}", str(holder["text"]), count=1)
 
 
 class Holders:
@@ -55,13 +70,13 @@ class Holders:
 
     def of(self, leaks: Sequence[Leak]) -> list[dict[str, Any]]:
         """Who holds the blocks of these sites, JSON-ready, the most frequent first: `text`, `found` of so many tensors
-        looked at (`of`), in how many `processes`; `items` and `bound` of a container and `passes` of
-        a graph, where it was told first."""
+        looked at (`of`), in how many `processes`; `items` and `bound` of a container, `passes` of a graph and the
+        `step` in which it was looked at, where it was told first."""
         found: dict[str, dict[str, Any]] = {}
         for process, mine in _by_process(leaks).items():
             for one in self._of_process(process, mine):
                 entry = {"text": one.text or UNSEEN, "found": 0, "of": 0, "processes": 0}
-                entry |= {"items": one.items, "bound": one.bound, "passes": one.passes}
+                entry |= {"items": one.items, "bound": one.bound, "passes": one.passes, "step": one.step}
                 known = found.setdefault(_COUNT.sub("", one.text), entry)
                 known["found"] += one.found
                 known["of"] += one.of
@@ -69,14 +84,15 @@ class Holders:
         return sorted(found.values(), key=lambda entry: (-entry["processes"], -entry["found"], entry["text"]))
 
     def bounded(self, leaks: Sequence[Leak]) -> dict[int, Told] | None:
-        """By process, the container with a bound that holds the blocks of these sites, all of them; of those processes
-        that told something. None where one of them told of another holder, or none told."""
+        """By process, the container with a bound that holds the blocks of these sites, all of them, by itself or by the
+        graphs of what it holds; of those processes that told something. None where one of them told of another holder,
+        or none told."""
         found = {}
         for process, mine in _by_process(leaks).items():
             told = self._of_process(process, mine)
             if not told:
                 continue
-            known = frozenset[int]().union(*(one.stacks for one in told))
+            known = frozenset[int]().union(*(one.stacks | one.through for one in told))
             is_bounded = all(one.bound and one.found >= _NEARLY_ALL * one.of for one in told)
             if not is_bounded or not {leak.stack_id for leak in mine} <= known:
                 return None
@@ -91,10 +107,32 @@ class Holders:
         """Whether a process named a holder of blocks of these sites themselves."""
         return any(True for _ in self._direct(leaks))
 
+    def frame(self, leaks: Sequence[Leak]) -> tuple[str, str] | None:
+        """The holder, without how full it is, that holds the blocks of these sites through a frame of a call, and the
+        function called; None where there is none, or several."""
+        found = {
+            (_COUNT.sub("", one.text), match[1])
+            for one in self._direct(leaks)
+            for match in [_FRAME.search(one.text)]
+            if match is not None
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def keeps_graphs_of(self, holding: Sequence[Leak], held: Sequence[Leak]) -> bool:
+        """Whether on each process the graphs of what lies in the container of `holding` keep the blocks of `held`."""
+        containers, others = _by_process(holding), _by_process(held)
+        for process, mine in others.items():
+            through = frozenset[int]().union(
+                *(one.through for one in self._of_process(process, containers.get(process, ())))
+            )
+            if not {leak.stack_id for leak in mine} <= through:
+                return False
+        return True
+
     def _direct(self, leaks: Sequence[Leak]) -> Iterator[Told]:
         for process, mine in _by_process(leaks).items():
             stacks = {leak.stack_id for leak in mine}
-            yield from (one for one in self._told_by(process) if one.text and one.stacks & stacks)
+            yield from (one for one in _usual(self._told_by(process), stacks) if one.text)
 
     def graphs(self) -> Iterator[tuple[int, Told]]:
         """The graphs of autograd that were told, with their processes."""
@@ -104,22 +142,30 @@ class Holders:
 
     def _of_process(self, number: int, mine: Sequence[Leak]) -> list[Told]:
         """A graph keeps tensors that Python does not see: one that holds about as many forward passes as there were
-        steps is it."""
+        steps is it, where most of the bytes are of sites of which no holder was named."""
         everything = self._told_by(number)
         stacks = {leak.stack_id for leak in mine}
-        direct = [one for one in everything if one.stacks & stacks]
-        if any(one.text for one in direct):
-            return [one for one in direct if one.text]
+        if not stacks:
+            return []
+        direct = _usual(everything, stacks)
+        named = [one for one in direct if one.text]
+        seen = frozenset[int]().union(*(one.stacks | one.through for one in named))
+        unseen_bytes = sum(leak.claim.bytes for leak in mine if leak.stack_id not in seen)
         steps = max(leak.claim.last_step - leak.claim.first_step + 1 for leak in mine)
-        return [one for one in everything if 2 * one.passes >= steps] or direct
+        graphs = [one for one in everything if 2 * one.passes >= steps]
+        if graphs and 2 * unseen_bytes > sum(leak.claim.bytes for leak in mine):
+            return graphs
+        return named or graphs or direct
 
     def _told_by(self, number: int) -> list[Told]:
         if number not in self._told:
             process = self._processes[number]
             texts = [one for one in map(_parsed, process.holders) if one is not None]
-            addresses = sorted({address for one in texts for address in one["at"]})
+            addresses = sorted({address for one in texts for address in (*one["at"], *chain(*one["graphs"]))})
             stacks = self._stacks_at(process.ring, addresses) if addresses else {}
-            self._told[number] = _newest([_told(one, stacks) for one in texts])
+            through = _through(texts, stacks)
+            told = (_told(one, stacks, through.get(_look(one), frozenset())) for one in texts if not one["graphs"])
+            self._told[number] = _newest(list(told))
         return self._told[number]
 
     def _stacks_at(self, ring: int, addresses: Sequence[int]) -> dict[int, set[int]]:
@@ -136,6 +182,12 @@ class Holders:
         return found
 
 
+def _usual(told: Sequence[Told], stacks: Set[int]) -> list[Told]:
+    """What was told of blocks of these sites, without who holds one by the way: a variable of the latest step."""
+    direct = [one for one in told if one.stacks & stacks]
+    return [one for one in direct if one.found > (1 - _NEARLY_ALL) * one.of]
+
+
 def _by_process(leaks: Sequence[Leak]) -> dict[int, list[Leak]]:
     found: dict[int, list[Leak]] = {}
     for leak in leaks:
@@ -143,13 +195,33 @@ def _by_process(leaks: Sequence[Leak]) -> dict[int, list[Leak]]:
     return found
 
 
-def _told(text: dict[str, Any], stacks_at: dict[int, set[int]]) -> Told:
+def _look(text: dict[str, Any]) -> tuple[str, int]:
+    """What was looked at, and when."""
+    return text["text"], text["step"]
+
+
+def _through(texts: Sequence[dict[str, Any]], stacks_at: dict[int, set[int]]) -> dict[tuple[str, int], frozenset[int]]:
+    """By container the call stacks of what the graphs of its entries keep. Several entries must keep blocks of one,
+    each its own: of a chain of graphs only the latest has any that no other keeps."""
+    entries: dict[tuple[str, int], list[set[int]]] = {}
+    for text in texts:
+        known = entries.setdefault(_look(text), [])
+        for number, addresses in enumerate(text["graphs"]):
+            known += [set()] * (number >= len(known))
+            known[number] = known[number].union(*(stacks_at.get(address, ()) for address in addresses))
+    return {
+        look: frozenset(stack for one in known for stack in one if sum(stack in other for other in known) > 1)
+        for look, known in entries.items()
+    }
+
+
+def _told(text: dict[str, Any], stacks_at: dict[int, set[int]], through: frozenset[int]) -> Told:
     """Tensors of one size may be of several sites: those of at least half of the addresses count."""
     known = [stacks_at[address] for address in text["at"] if address in stacks_at]
     counted = [stack for stacks in known for stack in stacks]
     stacks = {stack for stack in counted if 2 * counted.count(stack) >= len(known)} | text["stack"]
-    numbers = (text[name] for name in ("items", "bound", "step"))
-    return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks), *numbers)
+    items, bound, step = (text[name] for name in ("items", "bound", "step"))
+    return Told(text["text"], text["found"], text["of"], text["passes"], frozenset(stacks), items, bound, step, through)
 
 
 def _newest(told: Sequence[Told]) -> list[Told]:
@@ -170,12 +242,23 @@ def _parsed(text: str) -> dict[str, Any] | None:
     """None for a text that no process writes."""
     try:
         one = json.loads(text)
+        graphs = [_unpacked(str(entry)) for entry in one.get("graphs", ())]
         return {
             "text": str(one["text"])[:_LONGEST],
-            **{name: min(max(int(one[name]), 0), 1 << 31) for name in ("found", "of", "passes")},
+            **{name: min(max(int(one.get(name, 0) if graphs else one[name]), 0), 1 << 31) for name in _NEEDED},
             **{name: min(max(int(one.get(name, 0)), 0), 1 << 53) for name in ("items", "bound", "step")},
             "stack": {int(one["stack"], 16)} if "stack" in one else set(),
-            "at": [int(address) for address in one.get("at", ()) if 0 <= int(address) < 1 << 64],
+            "at": _addresses(one.get("at", ())),
+            "graphs": graphs,
         }
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _addresses(told: Sequence[Any]) -> list[int]:
+    return [int(address) for address in told if 0 <= int(address) < 1 << 64]
+
+
+def _unpacked(text: str) -> list[int]:
+    """Addresses, each but the first as the distance from the one before."""
+    return _addresses(list(accumulate(int(distance, 16) for distance in text.split(",") if distance)))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from msmemscope.analysis.card_ledger import miscounted
 from msmemscope.analysis.ledger_entries import RESIDUAL, Entry, Ledger
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
 from msmemscope.folds.segments import DRIVER_POOLS
@@ -48,4 +49,5 @@ def host_ledger(
     if rss is not None and unsaid:
         remark = f"with {' and '.join(unsaid)}, of which the kernel does not tell"
     parts += [] if rest is None else [Entry((HOST, RESIDUAL), rest, remark)]
-    return Ledger(process, "cpu", step, total, (Entry((HOST,), rss), *(one for one in parts if one.bytes != 0)))
+    entries = (Entry((HOST,), rss), *(one for one in parts if one.bytes != 0))
+    return Ledger(process, "cpu", step, total, entries, tuple(miscounted(pools)))

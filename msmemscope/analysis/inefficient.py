@@ -10,6 +10,9 @@ own has no saving. A pool's peak cannot fall below its floor with the same order
 what its findings would leave (another moment needs more), they share what lies between peak and floor, the largest
 first. So the savings of a pool never exceed that. Whether all of it can be had depends on the other moments.
 
+Blocks of which `leaks` says that they are never freed are told in a note of their own, which names the leak and saves
+nothing: who mends that has these bytes, too.
+
 evidence:
     pattern         the word in upstream's files, or unused_allocation, dead_write, redundant_allocation
     per_rank        rank as text, or name of a process -> bytes, blocks (both at the peak), pool_peak_bytes,
@@ -18,6 +21,7 @@ evidence:
     operators       most operators between the two touches of a block, between which it was not needed
     all_blocks, all_bytes   that show the pattern at any time
     partner         of a redundant block the line of the one that it could have been, ""
+    leak            of a note, the line of the leak whose blocks they are; else ""
 """
 
 from __future__ import annotations
@@ -34,7 +38,6 @@ from msmemscope.analysis.analyzer import Analyzer, Group, Judged, Remark, Tables
 from msmemscope.analysis.findings import (
     Finding,
     Row,
-    at_the_start,
     device_name,
     fold_ranks,
     format_bytes,
@@ -42,6 +45,8 @@ from msmemscope.analysis.findings import (
     pool_name,
     whose,
 )
+from msmemscope.analysis.inefficient_words import ADVICE, UNTOLD, sentence_of, stream_name
+from msmemscope.analysis.leaked_stacks import LeakedStacks
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.patterns import DEAD, EARLY, IDLE, LATE, NAMES, REDUNDANT, UNUSED
 from msmemscope.vocabulary import DeviceType
@@ -68,10 +73,9 @@ COLUMNS = (
         "shared_bytes",
     ),
     *("saving_bytes", "blocks", "bytes", "largest_bytes", "operators", "partner", "pool_peak_bytes", "floor_bytes"),
-    *("first_step", "last_step"),
+    *("first_step", "last_step", "leak"),
 )
 _WORDS = (EARLY, LATE, IDLE, UNUSED, DEAD, REDUNDANT)
-UNTOLD = -1
 _CONFIDENCE, _ON_HOST = 0.9, 0.7  # what uses host memory beside torch, numpy for one, nobody sees
 
 
@@ -123,11 +127,11 @@ class _Pool:
     def name(self) -> str:
         """ "npu:0 PTA", "npu:0 PTA stream 3"."""
         whole = f"{device_name(self.device_type, self.device)} {pool_name(self.pool, self.device_type)}"
-        return whole if self.told_stream is None else f"{whole} {_stream_name(self.told_stream)}"
+        return whole if self.told_stream is None else f"{whole} {stream_name(self.told_stream)}"
 
 
 @dataclass
-class _Use:
+class Use:
     """What one process's blocks of a line were."""
 
     pool: _Pool
@@ -153,6 +157,7 @@ class _Line:
     stream: int | None
     frame: Frame | None
     of_ranks: bool
+    leak: str  # where the leak is that they are; "" for none
 
     @property
     def place(self) -> tuple[str, int]:
@@ -161,8 +166,9 @@ class _Line:
 
 
 def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
-    """Largest first."""
-    lines: dict[_Line, dict[int, _Use]] = defaultdict(dict)
+    """Largest first, then notes on what leaks."""
+    leaked = LeakedStacks(tables.earlier)
+    lines: dict[_Line, dict[int, Use]] = defaultdict(dict)
     stacks: dict[_Line, tuple[tuple[Frame, ...], int]] = {}
     frames: dict[Frame | None, int] = {}
 
@@ -175,10 +181,14 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
         for row in _rows(_large(process.rows, frame_number, options.min_bytes)):
             pattern = NAMES[row["pattern"]]
             stack = tuple(tables.stack(row["stack_py"]) or tables.stack(row["stack_c"]))
-            of_ranks = tables.tracked.subjects.of(number).rank is not None
+            subject = tables.tracked.subjects.of(number)
             pool = pools[_place(row)]
-            line = _Line(pattern, row["device_type"], row["pool"], pool.told_stream, line_of(stack), of_ranks)
-            _add(lines[line].setdefault(number, _Use(pool)), row)
+            # The bytes of what is redundant are those of the other block.
+            made_by = (row["partner_py"], 0) if pattern == REDUNDANT else (row["stack_py"], row["stack_c"])
+            leak = leaked.leak_of(subject, *made_by)
+            place = (row["device_type"], row["pool"], pool.told_stream)
+            line = _Line(pattern, *place, line_of(stack), subject.rank is not None, leak.place if leak else "")
+            _add(lines[line].setdefault(number, Use(pool)), row)
             stacks.setdefault(line, (stack, row["partner_py"]))
     latest = tables.tracked.subjects.of_latest_attempts
     told = {
@@ -189,7 +199,7 @@ def judge(tables: Tables, options: InefficientOptions) -> list[Finding]:
     }
     _share_room(told)
     found = [_finding(tables, line, uses, *stacks[line]) for line, uses in told.items()]
-    return sorted(found, key=lambda one: (-one.saving_bytes, -one.bytes, one.file, one.line, one.ranks))
+    return sorted(found, key=lambda one: (one.is_note, -one.saving_bytes, -one.bytes, one.file, one.line, one.ranks))
 
 
 def _large(rows: Table, frame_number: Callable[[int, int], int], least: int) -> Table:
@@ -220,16 +230,12 @@ def _pools(floors: Table) -> Iterator[tuple[dict[str, int], _Pool]]:
         yield row, _Pool(device_type, device, pool, stream, row["step"], peak, floor, is_of_several)
 
 
-def _stream_name(stream: int) -> str:
-    return "without a stream" if stream == UNTOLD else f"stream {stream}"
-
-
 def _rows(table: Table) -> Iterator[dict[str, int]]:
     for values in zip(*(column.tolist() for column in table.values()), strict=True):
         yield dict(zip(table, values, strict=True))
 
 
-def _add(use: _Use, row: Mapping[str, int]) -> None:
+def _add(use: Use, row: Mapping[str, int]) -> None:
     use.bytes += row["peak_bytes"]
     use.blocks += row["peak_blocks"]
     use.shared_bytes += row["shared_bytes"]
@@ -241,15 +247,15 @@ def _add(use: _Use, row: Mapping[str, int]) -> None:
     use.last_step = max(use.last_step, row["last_step"])
 
 
-def _is_told(use: _Use, options: InefficientOptions) -> bool:
+def _is_told(use: Use, options: InefficientOptions) -> bool:
     return use.bytes + use.shared_bytes >= max(options.min_bytes, options.min_share * use.pool.peak_bytes)
 
 
-def _share_room(told: Mapping[_Line, Mapping[int, _Use]]) -> None:
+def _share_room(told: Mapping[_Line, Mapping[int, Use]]) -> None:
     """The savings of each pool: the largest first, until its floor is reached."""
-    of_pool: dict[tuple[int, _Pool], list[tuple[_Line, _Use]]] = defaultdict(list)
+    of_pool: dict[tuple[int, _Pool], list[tuple[_Line, Use]]] = defaultdict(list)
     for line, uses in told.items():
-        for number, use in uses.items():
+        for number, use in uses.items() if not line.leak else ():
             of_pool[number, use.pool].append((line, use))
     for some in of_pool.values():
         room = some[0][1].pool.peak_bytes - some[0][1].pool.floor_bytes
@@ -259,7 +265,7 @@ def _share_room(told: Mapping[_Line, Mapping[int, _Use]]) -> None:
 
 
 def _finding(
-    tables: Tables, line: _Line, uses: Mapping[int, _Use], stack: tuple[Frame, ...], partner_py: int
+    tables: Tables, line: _Line, uses: Mapping[int, Use], stack: tuple[Frame, ...], partner_py: int
 ) -> Finding:
     tracked = tables.tracked
     subjects = {number: tracked.subjects.of(number) for number in sorted(uses)}
@@ -278,7 +284,7 @@ def _finding(
     operators = max(one.operators for one in several)
     facts: dict[str, Any] = {
         "kind": KIND,
-        "severity": "warning",
+        "severity": "info" if line.leak else "warning",
         "confidence": _ON_HOST if line.device_type == DeviceType.CPU else _CONFIDENCE,
         **of_whom,
         "device": _device(line, several),
@@ -293,8 +299,8 @@ def _finding(
         "line": frame.line if frame else 0,
         "function": frame.function if frame else "",
         "saving_bytes": sum(one.saving for one in several),
-        "headline": "NOT NEEDED AT THE PEAK",
-        "advice": _ADVICE[line.pattern],
+        "headline": "" if line.leak else "NOT NEEDED AT THE PEAK",
+        "advice": "" if line.leak else ADVICE[line.pattern],
         "evidence": {
             "pattern": line.pattern,
             "per_rank": per_rank,
@@ -303,6 +309,7 @@ def _finding(
             "all_blocks": sum(one.all_blocks for one in several),
             "all_bytes": sum(one.all_bytes for one in several),
             "partner": place_of_frame(partner) if partner_py else "",
+            "leak": line.leak,
         },
     }
     cells: dict[str, str | int | float] = {
@@ -319,55 +326,15 @@ def _finding(
         "largest_bytes": max(one.largest for one in several),
         "operators": operators,
         "partner": facts["evidence"]["partner"],
+        "leak": line.leak,
         "pool_peak_bytes": max(one.pool.peak_bytes for one in several),
         "floor_bytes": max(one.pool.floor_bytes for one in several),
     }
-    sentence = _sentence(Finding(**facts), several, line.stream)
+    sentence = sentence_of(Finding(**facts), several, line.stream, tables.sources)
     return Finding(**facts, sentence=sentence, row=Row("inefficient", cells))
 
 
-def _sentence(found: Finding, several: Sequence[_Use], stream: int | None) -> str:
-    pattern, count = found.evidence["pattern"], found.evidence["operators"]
-    operators = f"{count:,} operator{'' if count == 1 else 's'}"
-    most = max(one.bytes + one.shared_bytes for one in several)
-    size = format_bytes(most)
-    if len(several) > 1:
-        is_equal = all(one.bytes + one.shared_bytes == most for one in several)
-        size = f"{size} each" if is_equal else f"up to {size} each"
-    pool = found.device or "the pool"
-    if stream is not None:
-        pool = f"{pool} {_stream_name(stream)}" if stream == UNTOLD else f"{_stream_name(stream)} of {pool}"
-    start = f"{at_the_start(found.who)}: {size} at the peak of {pool}"
-    place = found.where
-    if pattern == REDUNDANT:
-        other = found.evidence["partner"]
-        return f"{start} are redundant: {place} allocates a block while one of its size, of {other}, is not used again."
-    why = {
-        EARLY: f"{place} allocates {operators} before the first use",
-        LATE: f"what {place} allocates is freed {operators} after its last use",
-        IDLE: f"what {place} allocates is not used for {operators}",
-        UNUSED: f"no operator uses what {place} allocates",
-        DEAD: f"nobody reads what is written to the memory of {place}",
-    }[pattern]
-    capped = ""
-    if found.saving_bytes < sum(one.bytes for one in several):
-        saving = max(one.saving for one in several)
-        many = " each" if len(several) > 1 else ""
-        capped = f" At most {format_bytes(saving)}{many} can be saved by it: no order falls below the floor."
-    return f"{start} were not needed: {why}.{capped}"
-
-
-_ADVICE = {
-    EARLY: "Allocate it where it is first used.",
-    LATE: "Drop the last reference (del, or leave the function) behind the last use.",
-    IDLE: "Move it to the host meanwhile, or make it again when it is needed.",
-    UNUSED: "Do not allocate it; what uses it without operators of torch (numpy, a kernel of your own) is not seen.",
-    DEAD: "Do not compute it, or write into it first where it is needed; reads by others than torch are not seen.",
-    REDUNDANT: "Write into the block that is not used again (out=, an in-place operator), or free that one first.",
-}
-
-
-def _device(line: _Line, uses: Sequence[_Use]) -> str:
+def _device(line: _Line, uses: Sequence[Use]) -> str:
     """ "npu:0", "npu:0-7"."""
     name = device_name(line.device_type, -1)
     indices = fold_ranks(one.pool.device for one in uses if one.pool.device >= 0)
@@ -384,7 +351,7 @@ def remark(judged: Judged) -> Remark | None:
     pool = max((pool for one in needs.values() for _, pool in _pools(one.floors)), key=lambda one: one.peak_bytes)
     name = f"{pool_name(pool.pool, pool.device_type)} on {device_name(pool.device_type, pool.device)}"
     if pool.told_stream is not None:
-        name = f"{name}, {_stream_name(pool.told_stream)}"
+        name = f"{name}, {stream_name(pool.told_stream)}"
     return Remark(
         f"The largest peak, {format_bytes(pool.peak_bytes)} of {name}, cannot fall below "
         f"{format_bytes(pool.floor_bytes)} with the same order of operators.",
@@ -397,8 +364,10 @@ def verdict(judged: Judged) -> str:
     found = judged.accused
     if not found:
         return ""
-    size = format_bytes(sum(int(one.row.cells["peak_bytes"]) for one in found if one.row))
-    return f"{size} were not needed at the peak, most of it from {found[0].place}"
+    size = sum(int(one.row.cells["peak_bytes"]) for one in found if one.row)
+    if not size:  # redundant blocks alone: what they could have been counts, and is too little to be told
+        return f"{format_bytes(sum(one.bytes for one in found))} at the peak are redundant, at {found[0].place}"
+    return f"{format_bytes(size)} were not needed at the peak, most of it from {found[0].place}"
 
 
 def figures(judged: Judged) -> dict[str, Any]:
@@ -416,7 +385,7 @@ def figures(judged: Judged) -> dict[str, Any]:
 
 INEFFICIENT = Analyzer(
     name="inefficient",
-    needs=("needs",),
+    needs=("needs", "leaks"),
     options=InefficientOptions,
     judge=judge,
     files={"inefficient": COLUMNS},

@@ -19,10 +19,12 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.oom_cause import LEAK, LIMIT, Cause, leaks_of
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.analyzer import Tables
+    from msmemscope.analysis.source_text import Sources
 
 
 def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
@@ -72,13 +74,14 @@ def killed(tables: Tables, number: int, lines: int) -> tuple[Finding, Cause]:
         evidence=evidence,
         advice=cause.advice,
         details=tuple(
-            f"{format_bytes(row['bytes']):>9} in {row['blocks']:,} blocks from {place_of(row)}" for row in rows[:5]
+            f"{format_bytes(row['bytes']):>9} in {counted(row['blocks'], 'block')} from {place_of(row, tables.sources)}"
+            for row in rows[:5]
         ),
     )
     return finding, cause
 
 
-def sentence_of(finding: Finding, first: str) -> str:
+def sentence_of(finding: Finding, first: str, sources: Sources) -> str:
     """Without its full stop. first: as by oom_words.first_of, "" where one failed."""
     evidence = finding.evidence
     limit = f" of {format_bytes(evidence['limit'])}" if evidence["limit"] else ""
@@ -88,9 +91,10 @@ def sentence_of(finding: Finding, first: str) -> str:
     if evidence["resident"]:
         parts.append(f"the process held {format_bytes(evidence['resident'])} when it was last looked at")
     if evidence["alive_blocks"]:
+        tensors = counted(evidence["alive_blocks"], "tensor was", "tensors were")
         parts.append(
-            f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} tensors were alive, most of it "
-            f"{format_bytes(evidence['alive'][0]['bytes'])} from {place_of(evidence['alive'][0])}"
+            f"{format_bytes(evidence['alive_bytes'])} in {tensors} alive, most of it "
+            f"{format_bytes(evidence['alive'][0]['bytes'])} from {place_of(evidence['alive'][0], sources)}"
         )
     return "; ".join(parts)
 
@@ -106,5 +110,5 @@ def _cause(tables: Tables, number: int, rows: list[dict[str, Any]], limit: int |
         figures: dict[str, int | str] = {"leaked_bytes": leaked, "largest_leak": place, "alive_bytes": total}
         clause = f"{format_bytes(leaked)} had leaked, most of it at {place}"
         return Cause(LEAK, clause, f"Mend the leak at {place} first: it keeps {per_step} per step.", figures)
-    advice = f"Hold less at {place_of(rows[0])}, or give the group more memory." if rows else ""
+    advice = f"Hold less at {place_of(rows[0], tables.sources)}, or give the group more memory." if rows else ""
     return Cause(LIMIT, "its control group has no more", advice, {"group_limit": limit} if limit else {})

@@ -87,30 +87,55 @@ def launches_of(
 
 def align(a: Launches, b: Launches, text_of_a: Callable[[int], str], text_of_b: Callable[[int], str]) -> Alignment:
     """By the texts of the names. Time and memory: native/kernel/sequence_diff.h."""
-    numbers: dict[str, int] = {}
-    return _aligned(_numbered(a, text_of_a, numbers), _numbered(b, text_of_b, numbers))
+    numbering = Numbering()
+    aligned = LongAlignment(numbering.numbers(a.names, text_of_a), numbering.numbers(b.names, text_of_b))
+    return Alignment(*aligned.rows(0, len(aligned)), aligned.given_up, aligned.is_shortest)
 
 
-def _numbered(launches: Launches, text: Callable[[int], str], numbers: dict[str, int]) -> npt.NDArray[np.uint64]:
-    """A number for each name, the same for each text."""
-    names, of = np.unique(launches.names, return_inverse=True)
-    known = [numbers.setdefault(text(name), len(numbers)) for name in names.tolist()]
-    return np.array(known, np.uint64)[of]
+class Numbering:
+    """A number for each name, the same for each text, from 0 on."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, names: npt.NDArray[np.uint64], text: Callable[[int], str]) -> npt.NDArray[np.uint32]:
+        """names: string ids."""
+        distinct, of = np.unique(names, return_inverse=True)
+        known = [self._numbers.setdefault(text(name), len(self._numbers)) for name in distinct.tolist()]
+        return np.array(known, np.uint32)[of]
 
 
-def _aligned(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> Alignment:
-    found = sequence_diff(a, b)
-    columns = [found[name].astype(np.int64).tolist() for name in ("a_begin", "a_end", "b_begin", "b_end")]
-    rows_a, rows_b, hunks = [], [], []
-    at_a = at_b = given_up = 0
-    ends = [*zip(*columns, found["given_up"].tolist(), strict=True), (len(a), len(a), len(b), len(b), 0)]
-    for number, (a_begin, a_end, b_begin, b_end, is_given_up) in enumerate(ends):
-        same, removed, inserted = a_begin - at_a, a_end - a_begin, b_end - b_begin
-        rows_a += [np.arange(at_a, a_end), np.full(inserted, -1)]
-        rows_b += [np.arange(at_b, b_begin), np.full(removed, -1), np.arange(b_begin, b_end)]
-        hunks += [np.full(same, -1), np.full(removed + inserted, number)]
-        given_up += (removed + inserted) * bool(is_given_up)
-        at_a, at_b = a_end, b_end
-    return Alignment(
-        np.concatenate(rows_a), np.concatenate(rows_b), np.concatenate(hunks), given_up, bool(found["is_shortest"])
-    )
+class LongAlignment:
+    """Of two sequences of any length, as numbers: what an `Alignment` holds, some rows at a time. Memory: 73 bytes for
+    each stretch in which the two differ. only_a, only_b: rows that the other has not."""
+
+    def __init__(self, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> None:
+        """Numbers as `Numbering` makes them."""
+        found = sequence_diff(a, b)
+        begin, end = (
+            [np.append(found.pop(f"{side}_{what}").astype(np.int64), len(of)) for side, of in (("a", a), ("b", b))]
+            for what in ("begin", "end")
+        )
+        removed, inserted = (last - first for first, last in zip(begin, end, strict=True))
+        self.given_up = int((removed[:-1] + inserted[:-1])[found["given_up"] != 0].sum())
+        self.is_shortest = bool(found["is_shortest"])
+        self.only_a, self.only_b = int(removed.sum()), int(inserted.sum())
+        # Three pieces for each stretch: what is the same before it, what is removed, what is inserted.
+        same_a, same_b = (np.append(0, last[:-1]) for last in end)
+        self._a = np.stack([same_a, begin[0], end[0]], axis=1).ravel()
+        self._b = np.stack([same_b, begin[1], begin[1]], axis=1).ravel()
+        self._ends = np.cumsum(np.stack([begin[0] - same_a, removed, inserted], axis=1).ravel())
+
+    def __len__(self) -> int:
+        """Its rows."""
+        return int(self._ends[-1])
+
+    def rows(self, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        """a, b and hunk of an Alignment, of some of its rows."""
+        row = np.arange(start, end)
+        piece = np.searchsorted(self._ends, row, side="right")
+        into = row - np.where(piece > 0, self._ends[piece - 1], 0)
+        part = piece % 3
+        a = np.where(part < 2, self._a[piece] + into, -1)
+        b = np.where(part != 1, self._b[piece] + into, -1)
+        return a, b, np.where(part == 0, -1, piece // 3)

@@ -7,6 +7,7 @@ In: findings with their figures and evidence. Out: words.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,11 +29,14 @@ from msmemscope.analysis.findings import (
     at_the_start,
     fold_ranks,
     format_bytes,
-    source_line,
 )
 from msmemscope.analysis.frames import user_index
+from msmemscope.analysis.holders import text_of
 from msmemscope.analysis.small_leaks import ON_THE_HEAP, holds_a_graph, said_of
+from msmemscope.analysis.source_text import Sources
 from msmemscope.analysis.steps import FIRST_STEP, allocations_of
+from msmemscope.analysis.verdict.claims import LARGER
+from msmemscope.text import counted
 
 LITTLE = 16 << 10
 """Bytes per step, below which a graph costs more by its nodes than by its tensors."""
@@ -43,7 +47,7 @@ HEADLINES = {LEAK: "LEAK", LEAK_CANDIDATE: "CANDIDATE", GROWTH: "GROWTH"}
 GROUPS = (
     Group("LEAK", tone="bad", order=10, shown=None),
     Group("CANDIDATE", order=20, shown=None),
-    Group("GROWTH", order=30, shown=3, more="{count:,} more lines grow: cluster/leaks.csv"),
+    Group("GROWTH", order=30, shown=3, more="lines that grow beside these: {count:,}; all are in cluster/leaks.csv"),
 )
 LEAK_COLUMNS = (
     "kind",
@@ -69,12 +73,12 @@ _NAME_SEPARATOR = "; "
 _STACK_SEPARATOR = " < "  # innermost frame first: `a < b` reads "a, called by b"
 
 
-def worded(finding: Finding) -> Finding:
+def worded(finding: Finding, sources: Sources) -> Finding:
     """The same, in words."""
     return replace(
         finding,
         headline=HEADLINES.get(finding.kind, ""),
-        sentence=_SENTENCES[finding.kind](finding),
+        sentence=_SENTENCES[finding.kind](finding, finding.where(sources)),
         details=(*_kept_with_it(finding), *_other_holders(finding)),
         row=Row("leaks", cells(finding)) if finding.kind in HEADLINES else None,
     )
@@ -100,7 +104,7 @@ def cells(finding: Finding) -> dict[str, str | int | float]:
         "owner": finding.owner,
         "stack": _STACK_SEPARATOR.join(frame.text for frame in finding.site),
         "processes": _NAME_SEPARATOR.join(finding.processes),
-        "holders": _NAME_SEPARATOR.join(one["text"] for one in finding.evidence.get("holders", ())),
+        "holders": _NAME_SEPARATOR.join(text_of(one, finding.last_step) for one in finding.evidence.get("holders", ())),
     }
 
 
@@ -108,10 +112,9 @@ def verdict(judged: Judged) -> str:
     """The clause of the last line."""
     leaks, candidates, growing = (judged.of_kind(kind) for kind in (LEAK, LEAK_CANDIDATE, GROWTH))
     if leaks:
-        said = f"{len(leaks)} leak{'' if len(leaks) == 1 else 's'} found: {places(leaks)}"
+        said = f"{counted(len(leaks), 'leak')} found: {places(leaks)}"
     elif candidates:
-        plural = "" if len(candidates) == 1 else "s"
-        said = f"{len(candidates)} candidate{plural} for a leak, too few steps to be sure: {places(candidates)}"
+        said = f"{counted(len(candidates), 'candidate')} for a leak, too few steps to be sure: {places(candidates)}"
     elif not _has_judged(judged) and judged.looked and judged.tables.tracked.is_judged_by_time:
         if judged.tables.tracked.boundaries:
             said = "too few steps to say what leaks; processes without steps were judged by time"
@@ -132,7 +135,7 @@ def verdict(judged: Judged) -> str:
     if any(one.kind == LOST_RELEASES for one in judged.findings):
         said += ", but for what dropped releases hide"
     if growing and not candidates:
-        said += f"; {len(growing)} line{' grows' if len(growing) == 1 else 's grow'}: {places(growing)}"
+        said += f"; {counted(len(growing), 'line grows', 'lines grow')}: {places(growing)}"
     return said
 
 
@@ -200,14 +203,14 @@ def _kept_with_it(finding: Finding) -> Iterator[str]:
     absorbed = finding.evidence.get("absorbed") or []
     if absorbed:
         kept = sorted(absorbed, key=lambda part: -part["bytes_per_step"])
-        yield f"with it are kept, per step and rank ({len(absorbed)} lines):"
+        yield f"with it are kept, per step and rank ({counted(len(absorbed), 'line')}):"
         for part in kept[:3]:
             yield f"  {format_bytes(part['bytes_per_step'])} of {part['file']}({part['line']}): {part['function']}"
 
 
 def _held_by(finding: Finding) -> list[str]:
     """The clause that says who holds it, where that is known."""
-    return [f"held by {one['text']}" for one in finding.evidence.get("holders", ())[:1]]
+    return [f"held by {text_of(one, finding.last_step)}" for one in finding.evidence.get("holders", ())[:1]]
 
 
 def _other_holders(finding: Finding) -> Iterator[str]:
@@ -215,17 +218,17 @@ def _other_holders(finding: Finding) -> Iterator[str]:
     told = finding.evidence.get("holders") or []
     for one in told[1:3]:
         if one["found"] > told[0]["found"] / 4:
-            yield f"some of it is held by {one['text']}"
+            yield f"some of it is held by {text_of(one, finding.last_step)}"
 
 
-def _leak_sentence(finding: Finding) -> str:
+def _leak_sentence(finding: Finding, where: str) -> str:
     evidence = finding.evidence
-    parts = [f"{_per_step(finding)} is kept from {finding.where}"]
+    parts = [f"{_per_step(finding)} is kept from {where}"]
     steps = finding.last_step - finding.first_step + 1
-    total = f"{_of_each(finding, 'bytes', finding.bytes / finding.count)} after {steps:,} steps"
+    total = f"{_of_each(finding, 'bytes', finding.bytes / finding.count)} after {counted(steps, 'step')}"
     if finding.count > 1:
-        where = "on {} ranks" if finding.ranks else "in {} processes"
-        total += f" ({format_bytes(finding.bytes)} {where.format(finding.count)})"
+        of = counted(finding.count, "rank") if finding.ranks else counted(finding.count, "process", "processes")
+        total += f" ({format_bytes(finding.bytes)} {'on' if finding.ranks else 'in'} {of})"
     if finding.first_step > FIRST_STEP:
         total += f", since step {finding.first_step:,}"
     parts.append(total)
@@ -248,8 +251,10 @@ def _runs_out(finding: Finding, steps: int) -> list[str]:
         return []
     unit = 10 ** max(len(str(full)) - 2, 0)
     near = -(-full // unit) * unit
+    where = finding.evidence.get("full_on", "it")
+    where += "," if "," in where else ""  # behind "which may map 3.0 GiB in all"
     return [
-        f"if it goes on, {finding.evidence.get('full_on', 'it')} runs out of memory near step {near:,}"
+        f"if it goes on, {where} runs out of memory near step {near:,}"
         + _between(finding.evidence.get("full_between") or [full, full], near, unit)
     ]
 
@@ -264,14 +269,14 @@ def _between(bounds: Sequence[int | None], near: int, unit: int) -> str:
     return f" (between {low:,} and {high:,})" if low < near - unit or high > near else ""
 
 
-def _candidate_sentence(finding: Finding) -> str:
+def _candidate_sentence(finding: Finding, where: str) -> str:
     steps = finding.last_step - finding.first_step + 1
-    kept = f"{_per_step(finding)} may leak at {finding.where}; kept in each of {steps:,} steps"
+    kept = f"{_per_step(finding)} may leak at {where}; kept in each of {counted(steps, 'step')}"
     return "; ".join([kept, *_held_by(finding), "too few to be sure"]) + "."
 
 
-def _growth_sentence(finding: Finding) -> str:
-    parts = [f"{_per_step(finding, ' more')} is held from {finding.where}"]
+def _growth_sentence(finding: Finding, where: str) -> str:
+    parts = [f"{_per_step(finding, ' more')} is held from {where}"]
     if finding.evidence.get("per") == "minute":
         parts[0] += f", for {_duration(finding.last_step - finding.first_step + 1)}"
     elif finding.first_step > FIRST_STEP:
@@ -283,10 +288,10 @@ def _growth_sentence(finding: Finding) -> str:
     return "; ".join(parts) + "."
 
 
-def _level_sentence(finding: Finding) -> str:
+def _level_sentence(finding: Finding, where: str) -> str:
     each = " each" if finding.count > 1 else ""
     held = _of_each(finding, "bytes", finding.bytes / finding.count)
-    parts = [f"{at_the_start(finding.who)}: {held}{each} held from {finding.where}"]
+    parts = [f"{at_the_start(finding.who)}: {held}{each} held from {where}"]
     if finding.evidence.get("bound"):
         parts += [*_held_by(finding), finding.evidence["reason"]]
     else:
@@ -318,7 +323,7 @@ def _of_each(finding: Finding, column: str, usual: float) -> str:
     return format_bytes(usual) if least == most else f"{least} to {most}"
 
 
-_SENTENCES: dict[str, Callable[[Finding], str]] = {
+_SENTENCES: dict[str, Callable[[Finding, str], str]] = {
     LEAK: _leak_sentence,
     LEAK_CANDIDATE: _candidate_sentence,
     GROWTH: _growth_sentence,
@@ -326,9 +331,10 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
 }
 
 
+_EXPRESSION = re.compile("`[^`]*`")  # the program's own words
 _OF_FRAMES = ("frame", "traceback", "generator")
 _KEPT_TOGETHER = {
-    GRAPH: "The tensor made here keeps its autograd graph, {parts} more allocations with it: "
+    GRAPH: "The tensor made here keeps its autograd graph, {parts} with it: "
     "keep tensor.detach() or tensor.item() instead.",
     MODULE: "A module made here is kept, with its gradients or the optimizer's states: find who still refers to it (a "
     "list of models or optimizers; a hook or lambda that holds the module itself, which only the garbage collector "
@@ -340,23 +346,29 @@ _KEPT_TOGETHER = {
 
 def _lies_in_a_container(holders: Sequence[Mapping[str, Any]]) -> bool:
     """And not in the frame of the call, as far as anybody told."""
-    return any(one["items"] and not any(word in one["text"] for word in _OF_FRAMES) for one in holders[:1])
+    texts = [_EXPRESSION.sub("", one["text"]) for one in holders[:1] if one["items"]]
+    return any(not any(word in text for word in _OF_FRAMES) for text in texts)
 
 
-def advice_on(cause: Cause, holders: Sequence[Mapping[str, Any]] = ()) -> str:
+def advice_on(cause: Cause, sources: Sources, holders: Sequence[Mapping[str, Any]] = ()) -> str:
     """What to do. holders: who holds the blocks, as in the evidence."""
     sample = cause.largest
-    if any("create_graph=True" in source_line(*one.line[:2]) for one in (cause, *cause.absorbed)):
+    if any("create_graph=True" in sources.line(*one.line[:2]) for one in (cause, *cause.absorbed)):
         return (
             "backward(create_graph=True) gives every parameter a gradient that keeps its graph, and the graph keeps "
             "the parameter: a cycle that nothing frees. Use torch.autograd.grad(..., create_graph=True), or set the "
             "gradients to None when you are done with them."
         )
     if cause.absorbed and not (cause.keeps == CALL and _lies_in_a_container(holders)):
-        parts = sum(len(part.leaks) for part in cause.absorbed)
+        parts = counted(sum(len(part.leaks) for part in cause.absorbed), "more allocation")
         return _KEPT_TOGETHER[cause.keeps].format(parts=parts, function=cause.line[2].rpartition(".")[2])
     if any(one["passes"] for one in holders[:1]):
         return graph_growth.ADVICE
+    if sample.claim.reason == LARGER:
+        return (
+            "Each time a larger block takes the place of the one before, as with torch.cat(): keep a part of it, or "
+            "write into one that was made at its final size."
+        )
     if not sample.stack:
         return "No call stack was recorded: run again with --call-stack python:32 to learn the line."
     frame = sample.stack[user_index(sample.stack)]

@@ -27,8 +27,8 @@ Keys of `evidence`, of those kinds:
     stacks          their ids, 16 hexadecimal digits each, those of the line itself first
     holders         who holds the blocks, as processes found out: text, found (tensors held so) of how many (`of`)
                     that were looked at, processes (how many say so), items and bound (of a container: how much it
-                    held, and may hold at most; else 0), passes (of a graph: how many forward passes; else 0); empty
-                    when nobody looked or it is not known
+                    held, and may hold at most; else 0), passes (of a graph: how many forward passes; else 0), step
+                    (in which that was so); empty when nobody looked or it is not known
     bound           of growth or a level that lies in a container with a bound: its items when it was looked at, at
                     most so many, bytes of these blocks when it is full, and the step in which it is
     absorbed        lines whose memory is kept with it: file, line, function, and per rank bytes, bytes_per_step, blocks
@@ -36,9 +36,10 @@ Keys of `evidence`, of those kinds:
     ran_out         of a process that was refused host memory under RLIMIT_AS: {step, limit (bytes), on}; nothing is
                     foreseen of its host memory then
     full_at_step    step at which the first device would be full if all leaks go on as now; with full_on ("rank 3", or
-                    the host for its own memory), full_between (the earliest and the latest step that it may be: see
-                    outlook.py; null for never), and full_per_place (the same of each, by what full_on says: step,
-                    between). Only where the capacity is known and it takes less than 1e9 steps
+                    the host for its own memory, or a process by its limit: "rank 0, which may map 3.0 GiB in all
+                    (RLIMIT_AS)"), full_between (the earliest and the latest step that it may be: see outlook.py; null
+                    for never), and full_per_place (the same of each, by what full_on says: step, between). Only where
+                    the capacity is known and it takes less than 1e9 steps
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from msmemscope.analysis import leak_words
 from msmemscope.analysis.alive import without_sites
 from msmemscope.analysis.analyzer import Analyzer, Tables
 from msmemscope.analysis.blocks import FEWEST_SECONDS
-from msmemscope.analysis.bounded import bound_of, bounded, parted
+from msmemscope.analysis.bounded import bound_of, bounded
 from msmemscope.analysis.causes import Cause, Leak, find_causes
 from msmemscope.analysis.findings import (
     GROWTH,
@@ -78,6 +79,8 @@ from msmemscope.analysis.outlook import Outlook
 from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.short_runs import too_few_steps
 from msmemscope.analysis.small_leaks import holds_a_graph, note_on_small_leaks
+from msmemscope.analysis.source_text import Sources
+from msmemscope.analysis.told_causes import by_holders
 from msmemscope.analysis.verdict import claims
 from msmemscope.analysis.verdict.claims import Claim
 from msmemscope.analysis.verdict.limits import LIMITS
@@ -124,16 +127,17 @@ def find_leaks(
     options: LeakOptions | None = None,
     judge: SiteJudge | None = None,
     holders: Holders | None = None,
+    sources: Sources | None = None,
 ) -> list[Finding]:
     """Leaks, candidates, growth and levels of a run, in this order, largest first, then notes.
 
     stack: frames of a stack id, innermost first (`Run.stack`). capacity: bytes of a device, keyed "host/npu:0" or
     "npu:0"; "cpu" is the host's memory. judge: remembers what it judged; for a run that goes on. holders: who holds
-    blocks, where that was looked up.
+    blocks, where that was looked up. sources: of this run, where others of its analyses quote them, too.
     """
     options = options or LeakOptions()
-    view = _View(tracked, stack, judge or SiteJudge())
-    causes = [(_KINDS[kind], one) for kind in _KINDS for one in parted(find_causes(view.leaks(kind)), holders)]
+    view, sources = _View(tracked, stack, judge or SiteJudge()), sources or Sources.of(tracked.processes)
+    causes = [(_KINDS[kind], one) for kind in _KINDS for one in by_holders(find_causes(view.leaks(kind)), holders)]
     bounds = {id(cause): bound_of(cause, holders) for kind, cause in causes if kind in (LEAK, GROWTH)}
     unbounded = [leak for kind, one in causes if kind == LEAK and not bounds[id(one)] for leak in one.all_leaks]
     outlook = Outlook(tracked, unbounded, capacity or {}, view.last_step)
@@ -141,16 +145,18 @@ def find_leaks(
     found = []
     for kind, cause in causes:
         if (bound := bounds.get(id(cause))) is None:
-            found.append(_finding(cause, kind, tracked.subjects, holders, outlook if kind == LEAK else None))
+            foreseen = outlook if kind == LEAK else None
+            found.append(_finding(cause, kind, tracked.subjects, holders, foreseen, sources))
         else:
-            one = _finding(cause, LEVEL if bound.is_full else GROWTH, tracked.subjects, holders, with_all)
-            found.append(bounded(one, bound))
+            of_bound = LEVEL if bound.is_full else GROWTH
+            found.append(bounded(_finding(cause, of_bound, tracked.subjects, holders, with_all, sources), bound))
     least = options.min_bytes_per_step
     small = [one for one in found if one.kind == LEAK and _rate(one) < least and not holds_a_graph(one)]
-    found = [worded(one) for one in found if _rate(one) >= least or (one.kind == LEAK and holds_a_graph(one))]
+    large = [one for one in found if _rate(one) >= least or (one.kind == LEAK and holds_a_graph(one))]
+    found = [worded(one, sources) for one in large]
     found.sort(key=lambda one: (_ORDER.index(one.kind), -one.bytes, one.file, one.line, one.ranks, one.processes))
     found += note_on_graphs(tracked, holders, found)
-    found += note_on_small_leaks(map(worded, small), least, tracked.subjects.ranks)
+    found += note_on_small_leaks([worded(one, sources) for one in small], least, tracked.subjects.ranks, sources)
     found += note_on_lost_releases(tracked, view.unclaimed)
     return found + too_few_steps(tracked, max(options.min_steps, LIMITS.few_steps))
 
@@ -160,7 +166,14 @@ def judge(tables: Tables, options: LeakOptions) -> list[Finding]:
     the fault of what lies in it, which has a finding of its own."""
 
     def found(tracked: Tracked) -> list[Finding]:
-        return find_leaks(tracked, tables.stack, capacity=tables.capacity, options=options, holders=tables.holders)
+        return find_leaks(
+            tracked,
+            tables.stack,
+            capacity=tables.capacity,
+            options=options,
+            holders=tables.holders,
+            sources=tables.sources,
+        )
 
     findings = found(tables.tracked)
     if not any(one.kind in (LEAK, LEAK_CANDIDATE) for one in findings):
@@ -324,7 +337,9 @@ def _stack_ids(sites: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
     return ids
 
 
-def _finding(cause: Cause, kind: str, subjects: Subjects, holders: Holders | None, outlook: Outlook | None) -> Finding:
+def _finding(
+    cause: Cause, kind: str, subjects: Subjects, holders: Holders | None, outlook: Outlook | None, sources: Sources
+) -> Finding:
     """outlook: of what leaks, where this is foreseen to use up a device."""
     everything = _latest_attempts(cause.all_leaks, subjects)
     per_rank = {subjects[number].key: _figures(leaks) for number, leaks in _by_subject(everything).items()}
@@ -371,7 +386,7 @@ def _finding(cause: Cause, kind: str, subjects: Subjects, holders: Holders | Non
         line=line,
         function=function,
         evidence=evidence,
-        advice=advice_on(cause, held_by) if kind != LEVEL else "",
+        advice=advice_on(cause, sources, held_by) if kind != LEVEL else "",
         saving_bytes=total if kind in (LEAK, LEAK_CANDIDATE) else 0,
         is_kept=kind == LEAK,
         processes=tuple(one.name for one in members if one.rank is None),

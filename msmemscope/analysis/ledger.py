@@ -6,7 +6,8 @@ and of host memory. Out: one note with the fullest card as a tree, whose rows ar
 and DOES_NOT_ADD_UP where two counts of the same bytes differ, which is a fault of ours or a damaged run.
 
 What the parts are: card_ledger.py, host_ledger.py. Each ledger stands for the end of a step; samples count from their
-own time on, so what a card's use changes by between a sample and the end of the step is in its residual.
+own time on, so what a card's use changes by between a sample and the end of the step is in its residual. It is no
+finding (sample_age.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from msmemscope.analysis.card_ledger import Alive, PoolLevel, card_ledger
 from msmemscope.analysis.findings import Finding, Row, at_the_start, device_name, format_bytes, whose
 from msmemscope.analysis.host_ledger import host_ledger
 from msmemscope.analysis.ledger_entries import Entry, Ledger, wrong_sums
+from msmemscope.analysis.sample_age import NOTHING_SINCE, DriverLevels
 from msmemscope.analysis.subjects import who_cells
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
 
 KIND, UNEXPLAINED, DOES_NOT_ADD_UP = "ledger", "unexplained_memory", "does_not_add_up"
@@ -54,7 +57,8 @@ class LedgerOptions:
 def find_ledgers(tables: Tables, step: int = -1) -> list[Ledger]:
     """Of every process on each of its devices; those that had not come to the step are left out."""
     levels = _levels(tables, step)
-    return [one for number in sorted(levels) for one in _of_process(tables, number, levels[number])]
+    driver = DriverLevels(tables)
+    return [one for number in sorted(levels) for one in _of_process(tables, number, levels[number], driver)]
 
 
 def judge(tables: Tables, options: LedgerOptions) -> list[Finding]:
@@ -101,18 +105,17 @@ def _levels(tables: Tables, asked: int) -> dict[int, _At]:
     rows = rows[order]
     key = np.stack([one[order] for one in keys], axis=1)
     ends = np.flatnonzero(np.r_[(key[1:] != key[:-1]).any(axis=1), True]) if len(rows) else np.zeros(0, np.intp)
-    columns = {name: np.asarray(steps[name])[rows[ends]].tolist() for name in ("end_bytes", "end_reserved", "end_ts")}
+    figures_of = ("end_bytes", "end_reserved", "end_unseen", "end_missing", "end_ts")
+    columns = {name: np.asarray(steps[name])[rows[ends]].tolist() for name in figures_of}
     places: dict[int, dict[tuple[int, int], dict[int, PoolLevel]]] = defaultdict(lambda: defaultdict(dict))
     times: dict[int, int] = {}
-    for (number, device_type, device, pool), size, reserved, ts in zip(
-        key[ends].tolist(), *columns.values(), strict=True
-    ):
-        places[number][device_type, device][pool] = PoolLevel(pool, size, reserved)
+    for (number, device_type, device, pool), *figures, ts in zip(key[ends].tolist(), *columns.values(), strict=True):
+        places[number][device_type, device][pool] = PoolLevel(pool, *figures)
         times[number] = max(ts, times.get(number, 0))
     return {number: _At(int(wanted[number]), times[number], of_process) for number, of_process in places.items()}
 
 
-def _of_process(tables: Tables, number: int, at: _At) -> Iterator[Ledger]:
+def _of_process(tables: Tables, number: int, at: _At, driver: DriverLevels) -> Iterator[Ledger]:
     process = tables.tracked.processes[number]
     on_cards = [place for place in at.places if place[0] not in (DeviceType.CPU, DeviceType.NONE)]
     alive = None
@@ -121,7 +124,9 @@ def _of_process(tables: Tables, number: int, at: _At) -> Iterator[Ledger]:
     for place in sorted(on_cards):
         use = tables.usage.at(process.ring, device_name(*place), at.ts)
         owners = tables.tracked.owners[number]
-        yield card_ledger(number, place, at.step, at.places[place], owners, alive, use, tables.text)
+        sampled = tables.usage.time_of(process.ring, device_name(*place), at.ts)
+        since = NOTHING_SINCE if sampled is None else driver.since(number, place, at.ts, sampled)
+        yield card_ledger(number, place, at.step, at.places[place], owners, alive, use, tables.text, since)
     host = at.places.get((int(DeviceType.CPU), -1), {})
     host = host or next((pools for place, pools in at.places.items() if place[0] == DeviceType.CPU), {})
     total = tables.capacity.get(f"{process.host}/cpu")
@@ -144,22 +149,18 @@ def _alive(tables: Tables, number: int) -> Alive | None:
 
 def _unexplained(tables: Tables, ledgers: Sequence[Ledger], share: float) -> list[Finding]:
     """Where the driver's memory was recorded, a residual is memory that nobody saw asked for."""
-    out = [
-        one
-        for one in ledgers
-        if one.has_driver and one.total and one.residual is not None
-        if abs(one.residual) > share * one.total
-    ]
+    out = [one for one in ledgers if one.has_driver and one.total and abs(one.unexplained) > share * one.total]
     if not out:
         return []
-    worst = max(out, key=lambda one: abs(one.residual or 0))
+    worst = max(out, key=lambda one: abs(one.unexplained))
     found = _finding(tables, out, UNEXPLAINED, severity="warning", headline="UNEXPLAINED")
-    part = f"{format_bytes(worst.residual or 0)} of {format_bytes(worst.total or 0)}"
-    if (worst.residual or 0) > 0:
+    part = f"{format_bytes(worst.unexplained)} of {format_bytes(worst.total or 0)}"
+    if worst.unexplained > 0:
         said = f"{part} on {worst.device} are the process's, and nobody was seen asking for them"
     else:
         said = f"{part} on {worst.device}: more was recorded than the driver says the process has"
-    return [_said(found, f"{at_the_start(found.who)}: {said}, at the end of step {worst.step:,}.", sizes=out)]
+    sentence = f"{at_the_start(found.who)}: {said}, at the end of step {worst.step:,}."
+    return [replace(found, sentence=sentence, bytes=sum(one.unexplained for one in out))]
 
 
 def _wrong(tables: Tables, ledgers: Sequence[Ledger]) -> list[Finding]:
@@ -167,10 +168,13 @@ def _wrong(tables: Tables, ledgers: Sequence[Ledger]) -> list[Finding]:
     out = [one for one in ledgers if wrong[id(one)]]
     if not out:
         return []
-    first = wrong[id(out[0])][0]
+    worst = {id(one): max(wrong[id(one)], key=lambda mismatch: abs(mismatch.bytes)) for one in out}
     found = _finding(tables, out, DOES_NOT_ADD_UP, severity="warning", headline="DOES NOT ADD UP")
-    sentence = f"{at_the_start(found.who)}: {first.what} differ by {first.bytes:+,} bytes on {out[0].device}."
-    return [_said(found, sentence)]
+    first = max(out, key=lambda one: abs(worst[id(one)].bytes))
+    of_first = worst[id(first)]
+    sentence = f"{at_the_start(found.who)}: {of_first.what} differ by {of_first.bytes:+,} bytes on {first.device}"
+    sentence += ", the most of several." if len(out) > 1 else "."
+    return [replace(found, sentence=sentence, bytes=sum(abs(one.bytes) for one in worst.values()))]
 
 
 def _unreached(tables: Tables, step: int) -> list[Finding]:
@@ -208,10 +212,6 @@ def _finding(tables: Tables, ledgers: Sequence[Ledger], kind: str, *, severity: 
         blocks=0,
         headline=headline,
     )
-
-
-def _said(finding: Finding, sentence: str, *, sizes: Sequence[Ledger] = ()) -> Finding:
-    return replace(finding, sentence=sentence, bytes=sum(one.residual or 0 for one in sizes))
 
 
 def _note(tables: Tables, ledgers: Sequence[Ledger]) -> Finding:
@@ -260,7 +260,7 @@ def _tree(first: Ledger, cards: Sequence[Ledger]) -> Iterator[str]:
         yield line + (f": {entry.remark}" if entry.remark else "")
     if len(shown) < len(first.entries):
         left = len(first.entries) - len(shown[:_LINES])
-        yield f"{left:,} smaller part{'' if left == 1 else 's'}, and the other ledgers: cluster/ledger.csv"
+        yield f"{counted(left, 'smaller part')}, and the other ledgers: cluster/ledger.csv"
 
 
 def _rows(tables: Tables, ledger: Ledger) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msmemscope.analysis.sample_age import NOTHING_SINCE, Since
 from msmemscope.errors import MemscopeError
 
 Path = tuple[str, ...]
@@ -54,10 +55,17 @@ class Ledger:
     entries: tuple[Entry, ...]
     mismatches: tuple[Mismatch, ...] = ()
     has_driver: bool = False
+    since: Since = NOTHING_SINCE
+    """What was recorded of the driver since the sample that the sum is of."""
 
     def find(self, *path: str) -> int | None:
         """Bytes of an entry; None where it is unknown or not there."""
         return next((entry.bytes for entry in self.entries if entry.path == path), None)
+
+    @property
+    def unexplained(self) -> int:
+        """What of the residual did not come or go since the sample."""
+        return 0 if self.residual is None else self.since.unexplained(self.residual)
 
     @property
     def residual(self) -> int | None:

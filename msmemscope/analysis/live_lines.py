@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope.analysis.findings import place_text, pool_name, with_source
+from msmemscope.analysis.findings import place_text, pool_name
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.owners import owner_of
 from msmemscope.vocabulary import Flag
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.source_text import Sources
     from msmemscope.tables.run import Frame
 
 BEFORE = "before recording began"
@@ -49,12 +50,12 @@ def alive_by_line(live: Mapping[str, Any], device_type: int, stack: StackOf) -> 
     return sorted(rows, key=lambda row: (-row["bytes"], row["file"], row["line"]))
 
 
-def place_of(row: Mapping[str, Any]) -> str:
+def place_of(row: Mapping[str, Any], sources: Sources) -> str:
     """`train.py:58 `the line``, as far as it is known."""
     if not row["file"]:
         return str(row["function"] or row["owner"] or "an unknown line")
     place = place_text(row["file"], row["line"], row["function"], native=row["native"])
-    return with_source(place, row["file"], row["line"])
+    return sources.quoted(place, row["file"], row["line"])
 
 
 def line_of(frames: Sequence[Frame]) -> Frame | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msmemscope.analysis.findings import LOST_RELEASES, Finding, at_the_start, note_about
+from msmemscope.text import counted
 
 if TYPE_CHECKING:
     from msmemscope.analysis.blocks import Tracked
@@ -33,9 +34,10 @@ def note_on_lost_releases(tracked: Tracked, unclaimed: int) -> list[Finding]:
         return []
     note = note_about(LOST_RELEASES, concerned, tracked.subjects.ranks)
     note = replace(note, processes=() if note.ranks else note.processes)  # about ranks or others
-    lines = f"{unclaimed} call stack{' seems' if unclaimed == 1 else 's seem'} to grow"
+    lines = f"{counted(unclaimed, 'call stack seems', 'call stacks seem')} to grow"
+    dropped = counted(sum(lost.values()), "release was", "releases were")
     text = (
-        f"{at_the_start(note.who)}: {sum(lost.values()):,} releases were dropped (a full ring), and blocks whose "
+        f"{at_the_start(note.who)}: {dropped} dropped (a full ring), and blocks whose "
         f"release is missing look alive. {lines}, by no more blocks than that: nothing is claimed of them."
     )
     releases = {one.key: lost[one] for one in concerned}

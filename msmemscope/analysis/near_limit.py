@@ -29,6 +29,7 @@ from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, po
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.memory_limit import NEAR, is_near
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType, Pool
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _findings(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessR
 
 
 def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRows) -> Finding:
-    tracked = tables.tracked
+    tracked, sources = tables.tracked, tables.sources
     subjects = {one.number: tracked.subjects.of(one.number) for one in group}
     steps = {one.number: _step_at(tables, one, rows) for one in group}
     most = max(group, key=lambda one: one.used)
@@ -131,7 +132,7 @@ def _finding(tables: Tables, group: Sequence[_Near], lines: int, rows: ProcessRo
     )
     evidence["text"] = _sentence(finding)
     details = tuple(
-        f"{format_bytes(row['bytes']):>9} alive in {row['blocks']:,} blocks from {place_of(row)}"
+        f"{format_bytes(row['bytes']):>9} alive in {counted(row['blocks'], 'block')} from {place_of(row, sources)}"
         for row in alive[:_LINES]
     )
     return replace(finding, sentence=evidence["text"], details=details)

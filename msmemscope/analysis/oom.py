@@ -21,7 +21,7 @@ evidence:
     owners          the same by owner, largest first: {owner, bytes}; of blocks of which somebody told one
     piece_bytes     physical memory that the failing request had already got, in pieces; not among `alive`
     pools           {pool, used, reserved, free, largest_free}; reserved as the pool says, else as its segments say
-    device_used, device_total, others_bytes   null where nobody says
+    device_used, device_total, device_free, others_bytes   null where nobody says
     limit, used, resident   of a killed process instead of what its request was: killed.py
 """
 
@@ -137,7 +137,7 @@ def _finding(group: Sequence[Episode], scenes: _Scenes) -> Finding:
     is_together = len({one.process for one in episode.failures}) > 1
     beginning = first_of(subject.label) if is_together else ""
     say = sentence_of if first.incident is None else request_sentence
-    text = "; ".join([say(finding, beginning), *closing(finding, cause)]) + "."
+    text = "; ".join([say(finding, beginning, scenes.tables.sources), *closing(finding, cause)]) + "."
     evidence["text"] = text
     details = finding.details if first.incident is None else details_of(evidence)
     return replace(finding, sentence=text, details=(*details, *order_lines(evidence, is_together=is_together)))
@@ -160,6 +160,7 @@ def _of_request(first: Failed, incident: Incident, scenes: _Scenes) -> Finding:
         "pools": list(scene.pools),
         "device_used": scene.use.used,
         "device_total": scene.use.total,
+        "device_free": scene.device_free,
         "others_bytes": scene.others,
     }
     return Finding(
@@ -253,7 +254,7 @@ OOM = Analyzer(
             tone="bad",
             order=0,
             shown=4,
-            more="out of memory {count:,} more times: cluster/summary.json",
+            more="incidents beside these: {count:,}; all are in cluster/summary.json",
             left_out=lambda tables: tables.tracked.left_out_incidents,
         ),
         Group(HEADLINE, order=5, shown=4),

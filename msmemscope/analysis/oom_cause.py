@@ -26,9 +26,11 @@ from msmemscope.analysis.findings import LEAK as LEAKS
 from msmemscope.analysis.findings import Finding, device_name, format_bytes
 from msmemscope.analysis.fragmentation import ALLOC_CONF
 from msmemscope.analysis.live_lines import place_of
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
+    from msmemscope.analysis.source_text import Sources
     from msmemscope.analysis.subjects import Subject
     from msmemscope.analysis.usage import DeviceUse
     from msmemscope.folds.incidents import Incident
@@ -60,6 +62,7 @@ class Facts:
     pools: Sequence[Mapping[str, Any]]
     alive: Sequence[Mapping[str, Any]]
     leaks: Sequence[Finding]
+    sources: Sources
     others: int | None = None
     others_at_first: int | None = None
     device_free: int | None = None
@@ -80,7 +83,8 @@ def cause_of(incident: Incident, facts: Facts) -> Cause:
     top = facts.alive[0] if facts.alive else None
     advice = ""
     if top is not None:
-        advice = f"Hold less at {place_of(top)}: {format_bytes(top['bytes'])} in {top['blocks']:,} blocks."
+        size = f"{format_bytes(top['bytes'])} in {counted(top['blocks'], 'block')}"
+        advice = f"Hold less at {place_of(top, facts.sources)}: {size}."
     return Cause(
         FULL, "what is alive takes the device", advice, {"alive_bytes": sum(one["bytes"] for one in facts.alive)}
     )

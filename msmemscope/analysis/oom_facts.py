@@ -30,7 +30,8 @@ _AT_FAILURE_NS = 5_000_000_000
 
 @dataclass(frozen=True)
 class Scene:
-    """alive, owners, pools: as in oom.py's evidence. others: bytes of the device that are not the process's."""
+    """alive, owners, pools, device_free: as in oom.py's evidence. others: bytes of the device that are not the
+    process's."""
 
     alive: Rows
     owners: Rows
@@ -38,6 +39,7 @@ class Scene:
     use: DeviceUse
     others: int | None
     cause: Cause
+    device_free: int | None = None
 
 
 def scene_of(tables: Tables, one: Failed, lines: int) -> Scene:
@@ -53,19 +55,24 @@ def scene_of(tables: Tables, one: Failed, lines: int) -> Scene:
     own = max(incident.driver_bytes, use.process_used or 0, sum(pool["reserved"] or 0 for pool in pools))
     others = _others(incident, use, own)
     exact = incident.device_use
+    snapshot = _snapshot(tables, one, incident)
+    free = exact[1] - exact[0] if exact is not None else None
+    if free is None and snapshot is not None and snapshot.ts == incident.first.ts and snapshot.device_free:
+        free = snapshot.device_free  # an imported snapshot's word of the moment itself
     facts = Facts(
         subject=tables.tracked.subjects.of(one.process),
         use=use,
         pools=pools,
         alive=alive,
         leaks=tables.earlier,
+        sources=tables.sources,
         others=others,
         others_at_first=_others_at_first(tables.usage.first(incident.ring, device)),
-        device_free=exact[1] - exact[0] if exact is not None else None,
+        device_free=free,
         own=own,
-        snapshot=_snapshot(tables, one, incident),
+        snapshot=snapshot,
     )
-    return Scene(alive, _owners(tables, one, incident, lines), pools, use, others, cause_of(incident, facts))
+    return Scene(alive, _owners(tables, one, incident, lines), pools, use, others, cause_of(incident, facts), free)
 
 
 def _snapshot(tables: Tables, one: Failed, incident: Incident) -> PoolSnapshot | None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, ranks_text
 from msmemscope.analysis.live_lines import place_of
 from msmemscope.analysis.oom_cause import FULL
+from msmemscope.text import counted
 from msmemscope.vocabulary import Pool
 
 if TYPE_CHECKING:
     from msmemscope.analysis.oom_cause import Cause
+    from msmemscope.analysis.source_text import Sources
 
 _ALIVE = 5  # lines of what was alive, on the console
 _OWNERS = 3
@@ -26,17 +28,19 @@ def first_of(label: str) -> str:
     return f", {label} first,"
 
 
-def request_sentence(finding: Finding, first: str) -> str:
+def request_sentence(finding: Finding, first: str, sources: Sources) -> str:
     """Without its full stop. first: as by first_of, "" where one failed."""
     evidence = finding.evidence
     did = "was out of memory and got it at the next attempt" if evidence["recovered"] else "ran out of memory"
     step = evidence["order"][0]["step"]
     parts = [f"{at_the_start(finding.who)} {did}{first} on {finding.device or 'a device'} in step {step:,}"]
-    parts.append(f"{format_bytes(finding.bytes)} asked for at {finding.where}")
+    parts.append(f"{format_bytes(finding.bytes)} asked for at {finding.where(sources)}")
     if evidence["alive_blocks"]:
-        alive = f"{format_bytes(evidence['alive_bytes'])} in {evidence['alive_blocks']:,} blocks were alive"
+        blocks = counted(evidence["alive_blocks"], "block was", "blocks were")
+        alive = f"{format_bytes(evidence['alive_bytes'])} in {blocks} alive"
         top = evidence["alive"][:1]
-        parts.append(f"{alive}, most of it {format_bytes(top[0]['bytes'])} from {place_of(top[0])}" if top else alive)
+        most = f", most of it {format_bytes(top[0]['bytes'])} from {place_of(top[0], sources)}" if top else ""
+        parts.append(alive + most)
     free = sum(pool["free"] or 0 for pool in evidence["pools"])
     if free:
         parts.append(f"{format_bytes(free)} were cached by the pool and free")
@@ -66,10 +70,10 @@ def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
         dict.fromkeys(f"{f['function']} (code {f['code']})" for f in evidence["failures"] if f["function"])
     )
     count = len(evidence["failures"]) + evidence["more_failures"]
-    yield f"{count:,} failed call{'' if count == 1 else 's'}{': ' if calls else ''}{calls}"
+    yield f"{counted(count, 'failed call')}{': ' if calls else ''}{calls}"
     for row in evidence["alive"][:_ALIVE]:
         place = f"{row['file']}({row['line']}): {row['function']}" if row["file"] else row["function"]
-        blocks = f"{row['blocks']:,} block{'' if row['blocks'] == 1 else 's'}"
+        blocks = counted(row["blocks"], "block")
         pool = row["owner"] if row["pool"] == "HAL" and row["owner"] else row["pool"]
         alive = f"{format_bytes(row['bytes']):>9} alive in {blocks} of {pool}"
         yield f"{alive}: {place or 'no stack'}"
@@ -80,6 +84,8 @@ def _details(evidence: Mapping[str, Any]) -> Iterator[str]:
             piece = f", the largest piece {format_bytes(pool['largest_free'])}" if pool["largest_free"] else ""
             reserved = format_bytes(pool["reserved"])
             yield f"{format_bytes(pool['free']):>9} free in {pool['pool']} of {reserved}{piece}"
+    if evidence.get("device_free") and not evidence["others_bytes"]:
+        yield f"{format_bytes(evidence['device_free']):>9} free on the device"
     if evidence["others_bytes"]:
         device = f"{format_bytes(evidence['device_used'])} used of {format_bytes(evidence['device_total'] or 0)}"
         yield f"{format_bytes(evidence['others_bytes']):>9} held by others; the device: {device}"

@@ -96,7 +96,7 @@ def _value(analysis: str, field: Field, value: object) -> object:
     return read
 
 
-@cache
+@cache  # the source of a class does not change while it is loaded
 def _manual(options: type[Any]) -> dict[str, str]:
     """The docstring below each field; none where the source is not at hand."""
     try:

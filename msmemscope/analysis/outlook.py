@@ -8,8 +8,9 @@ lie in pieces that are not (then all that is reserved counts). The rate lies bet
 half of a leak's steps. The step that is told takes the levels at the ends of steps, and the rate over all.
 
 The nearest limit counts: of the host's memory the control group's where that is less than the node's (the samples say
-the less). That a process may map so much in all (RLIMIT_AS) is known once a request was refused for it: then nothing is
-foreseen of its host memory, for it has run out.
+the less). A process that may map so much in all (RLIMIT_AS) tells that, and how much it had mapped when a step ended
+(rank/address_space.py): then the rest is its room. Once a request was refused for it nothing is foreseen of its host
+memory, for it has run out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msmemscope.analysis.causes import Leak
-from msmemscope.analysis.findings import device_name
+from msmemscope.analysis.findings import device_name, format_bytes
 from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.text import host_text
 from msmemscope.vocabulary import DeviceType
@@ -50,11 +51,16 @@ class Outlook:
         self._growth: dict[str, float] = defaultdict(float)
         self._slowest: dict[str, float] = defaultdict(float)
         self._fastest: dict[str, float] = defaultdict(float)
+        self._on_host: dict[int, tuple[float, float, float]] = {}  # by process: the rate, at least, at most
         for leak in leaks:
             place, (slow, fast) = self._place(leak), _rates(leak.claim)
             self._growth[place] += leak.claim.bytes_per_step
             self._slowest[place] += slow
             self._fastest[place] += fast
+            if leak.device_type == DeviceType.CPU:
+                rates = self._on_host.get(leak.process, (0.0, 0.0, 0.0))
+                more = (leak.claim.bytes_per_step, slow, fast)
+                self._on_host[leak.process] = (rates[0] + more[0], rates[1] + more[1], rates[2] + more[2])
         self._used = self._in_use(tracked) if self._growth and capacity else {}
 
     def full(self, leaks: Iterable[Leak]) -> dict[str, Any]:
@@ -71,7 +77,8 @@ class Outlook:
         return self._foreseen(leaks)
 
     def _foreseen(self, leaks: Iterable[Leak]) -> dict[str, Any]:
-        found: dict[str, tuple[int, int | None, int | None]] = {}
+        leaks = list(leaks)
+        found = self._mapped_full(leaks)
         for leak in leaks:
             place = self._place(leak)
             room = self._capacity.get(place, self._capacity.get(place.rpartition("/")[2]))
@@ -99,6 +106,20 @@ class Outlook:
         step, first, latest = found[where]
         by_place = {name: {"step": at, "between": [early, late]} for name, (at, early, late) in sorted(found.items())}
         return {"full_at_step": step, "full_on": where, "full_between": [first, latest], "full_per_place": by_place}
+
+    def _mapped_full(self, leaks: Iterable[Leak]) -> dict[str, tuple[int, int | None, int | None]]:
+        """By words for a process that may not map as much as it likes: step, and between which."""
+        found: dict[str, tuple[int, int | None, int | None]] = {}
+        for number in sorted({leak.process for leak in leaks if leak.device_type == DeviceType.CPU}):
+            told, rate = _address_space(self._processes[number].address_space), self._on_host.get(number)
+            if told is None or rate is None:
+                continue
+            limit, mapped, at = told
+            usual, slow, fast = (_step(limit - mapped, one, at) for one in rate)
+            if usual is not None:
+                who = f"{self._subjects.of(number).label}, which may map {format_bytes(limit)} in all (RLIMIT_AS)"
+                found[who] = usual, min(fast or usual, usual), max(slow, usual) if slow is not None else None
+        return found
 
     def _place(self, leak: Leak) -> str:
         return f"{self._processes[leak.process].host}/{device_name(leak.device_type, leak.device)}"
@@ -130,6 +151,15 @@ class Outlook:
             least = pools[1] + max(driver[0] - pools[0], 0) if pools[0] else driver[1]
             found[place] = max(driver[0], pools[0]), least, max(driver[2], pools[2])
         return found
+
+
+def _address_space(told: str) -> tuple[int, int, int] | None:
+    """Limit, mapped, step; None of a text that no process writes."""
+    try:
+        limit, mapped, step = map(int, told.split())
+    except ValueError:
+        return None
+    return (limit, mapped, step) if 0 < limit < 1 << 63 and 0 <= mapped < 1 << 63 and 0 <= step < 1 << 31 else None
 
 
 def _refused(tracked: Tracked) -> dict[int, tuple[int, int]]:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msmemscope._kernel import FOLD_LABELS, BlockTracker
+from msmemscope._kernel import BlockTracker
+from msmemscope.analysis.anomalies import anomaly_count
 from msmemscope.analysis.blocks import Table, event_columns, rows_by_ring
 from msmemscope.analysis.lives import ENOUGH_LIVES
-from msmemscope.analysis.owners import OTHER, owner_levels
+from msmemscope.analysis.owner_paths import path_text
+from msmemscope.analysis.owners import OTHER, label_texts, owner_levels
 from msmemscope.folds.ring_fold import COLUMNS
 from msmemscope.vocabulary import Flag
 
@@ -96,9 +98,7 @@ def find_histories(
     for ring, tracker in trackers.items():
         rows = [*found[ring], *_holding(tracker.take_ended_lives(), address), *_holding(tracker.going_lives(), address)]
         blocks += _histories(ring, rows, tracker, run.string)
-        anomalies = tracker.anomalies()
-        counts = dict(zip(anomalies["kind"], anomalies["count"].tolist(), strict=True))
-        left_out += counts.get("left_out_change", 0)
+        left_out += anomaly_count(tracker.anomalies(), "left_out_change")
     return Histories(tuple(blocks), left_out)
 
 
@@ -151,6 +151,4 @@ def _owners(
 
 
 def _text(root: str, labels: Labels, text_of: Callable[[int], str]) -> str:
-    return "@".join(
-        level for level in (root, *(FOLD_LABELS.get(one) or text_of(one) for one in labels if one)) if level
-    )
+    return path_text((root, *label_texts(labels, text_of)))

@@ -13,14 +13,13 @@ from typing import Any
 from msmemscope._kernel import FOLD_LABELS
 from msmemscope.analysis.analyzer import Tables
 from msmemscope.analysis.findings import device_name, pool_name
-from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, owner_levels
+from msmemscope.analysis.owner_paths import Path, below_first
+from msmemscope.analysis.owners import OTHER, UNATTRIBUTED, label_texts, owner_levels
 
-Path = tuple[str, ...]
-"""The levels of an owner, the pool first."""
 Place = tuple[str, str]
 """Device and pool."""
 Tree = dict[Path, int]
-"""Bytes of every owner itself, without those below it."""
+"""Bytes of every owner itself, without those below it. The first level of each is its pool."""
 
 
 def place_of(device_type: int, device: int, pool: int) -> Place:
@@ -37,10 +36,10 @@ def paths_of(owners: dict[str, Any], tables: Tables) -> dict[int, Path]:
     """By number the levels of an owner below its pool's name; what only its pool tells is unattributed."""
     found: dict[int, Path] = {0: (OTHER,)}
     for owner, (root, labels) in owner_levels(owners).items():
-        texts = tuple(FOLD_LABELS.get(label) or tables.text(label) for label in labels if label)
-        module = tuple(root.split("@")[1:])
+        texts = tuple(label_texts(labels, tables.text))
+        module = (below_first(root),) if below_first(root) else ()
         named = any(label and FOLD_LABELS.get(label) != "ops" for label in labels)
-        found[owner] = module or () if module and not texts else (*module, *((*texts,) if named else (UNATTRIBUTED,)))
+        found[owner] = module if module and not texts else (*module, *((*texts,) if named else (UNATTRIBUTED,)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who owns a block, in upstream's words: levels joined by "@", empty ones skipped.
+"""Who owns a block, in upstream's words (owner_paths.py says how they are written).
 
 In: what the allocation itself says, pool and for driver memory the driver's flag word (record.h, MALLOC attr), and
 the labels that the folds have found (native/kernel/owners.h). Out: the texts, and what else the flag word says.
@@ -6,10 +6,11 @@ the labels that the folds have found (native/kernel/owners.h). Out: the texts, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msmemscope._kernel import FOLD_LABELS
+from msmemscope.analysis.owner_paths import path_text
 from msmemscope.folds.segments import GIANT_PAGES, HUGE_PAGES
 from msmemscope.vocabulary import DeviceType, Flag, Pool
 
@@ -37,7 +38,7 @@ def module_name(flag_word: int) -> str:
 def owner_of(pool: int, device_type: int, flag_word: int) -> str:
     """Upstream's first level(s): CANN@<module>, PTA, PTA_WORKSPACE, MINDSPORE or ATB; "" for host memory and CUDA."""
     if pool == Pool.HAL and device_type == DeviceType.NPU:
-        return f"CANN@{module_name(flag_word)}"
+        return path_text(("CANN", module_name(flag_word)))
     return Pool(pool).name if pool in _POOLS else ""
 
 
@@ -63,13 +64,17 @@ def owner_levels(owners: dict[str, Any]) -> dict[int, tuple[str, tuple[int, ...]
     return {owner: (root_text(root), tuple(labels)) for owner, root, *labels in rows if owner}
 
 
+def label_texts(labels: Iterable[int], text_of: Callable[[int], str]) -> Iterator[str]:
+    """Of the labels of an owner, without empty ones: those that folds tell by themselves have ids of their own."""
+    return (FOLD_LABELS.get(label) or text_of(label) for label in labels if label)
+
+
 def owner_texts(owners: dict[str, Any], text_of: Callable[[int], str]) -> dict[int, str]:
     """By its number the text of every owner; text_of: a string id's. "" for blocks of host memory and CUDA that nobody
     has labelled."""
     texts = {0: OTHER}
     for owner, (root, labels) in owner_levels(owners).items():
-        levels = [root, *(FOLD_LABELS.get(label) or text_of(label) for label in labels if label)]
-        texts[owner] = "@".join(level for level in levels if level)
+        texts[owner] = path_text((root, *label_texts(labels, text_of)))
     return texts
 
 

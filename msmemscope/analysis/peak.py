@@ -38,6 +38,7 @@ from msmemscope.analysis.findings import (
 from msmemscope.analysis.owners import UNATTRIBUTED, owner_texts
 from msmemscope.analysis.site_lines import Line, SiteLines
 from msmemscope.folds.segments import DRIVER_POOLS
+from msmemscope.text import counted
 
 KIND = "peak"
 ALIKE = 0.05
@@ -256,11 +257,12 @@ def _sentence(tables: Tables, alike: Alike, others: int) -> str:
     who = at_the_start(_name(*_who(tables, alike)))
     pool = pool_name(one.pool, one.device_type)
     text = f"{who} held most at {'their' if len(alike.peaks) > 1 else 'its'} peak in step {one.step:,}"
+    text += ", before a step was told" if one.step == 0 else ""
     text += f": {format_bytes(one.bytes)} in {pool} on {device_name(one.device_type, one.device)}"
     if len(alike.peaks) > 1:
         text += f" of rank {tables.tracked.subjects.of(one.process).rank}, {format_bytes(alike.least)} and more on each"
     ages = ", ".join(f"{format_bytes(part.bytes)} of {part.what}" for part in one.by(AGE))
-    more = f"; {others:,} other pool{'' if others == 1 else 's'}: cluster/peak.csv" if others else ""
+    more = f"; {counted(others, 'other pool')}: cluster/peak.csv" if others else ""
     low = "" if one.floor is None else f"; with the same operators it cannot fall below {format_bytes(one.floor)}"
     return f"{text}; allocated in: {ages}{low}{more}."
 
@@ -279,7 +281,7 @@ def _details(one: PoolPeak) -> Iterator[str]:
 
 def _what(part: Part) -> str:
     if part.line is not None and part.line[0]:
-        blocks = f" in {part.blocks:,} block{'' if part.blocks == 1 else 's'}"
+        blocks = "" if part.blocks is None else f" in {counted(part.blocks, 'block')}"
         return place_text(part.line[0], part.line[1], part.line[2], native=part.line[3]) + blocks
     return part.what or "no stack"
 

@@ -81,10 +81,12 @@ class Excess:
     step: int
     """Of its peak."""
     lasts: bool = False
-    """It is there at the ends of steps, too."""
+    """It is there at the ends of steps, too, and its lines are told as of the last of them; else as of the peak."""
     figures: tuple[Excess, ...] = ()
     """All that the same process exceeds on that kind of device."""
     lines: tuple[Line, ...] = ()
+    owners: tuple[tuple[str, int], ...] = ()
+    """Whose it is: owner, and bytes beyond the peers; () where nobody told owners."""
     other_bytes: int = 0
     other_lines: int = 0
     less: tuple[Line, ...] = ()
@@ -110,6 +112,11 @@ class Excess:
         return max(self.bytes - sum(line.bytes for line in self.lines) - self.other_bytes + self.less_bytes, 0)
 
     @property
+    def peers_compared(self) -> tuple[int, ...]:
+        """Those whose call stacks and owners are looked at, which are nearest to the median."""
+        return self.peers[:_MOST_COMPARED]
+
+    @property
     def cause(self) -> tuple[str, int]:
         """The line by which excesses of several ranks are one."""
         return self.lines[0].place if self.lines else ("", 0)
@@ -129,11 +136,19 @@ class Explainer:
 
     def explain(self, excess: Excess) -> Excess:
         """With the lines that hold more than those of the peers, and less. Nothing is looked up of a process that uses
-        less, and of memory that is reserved while what is allocated is alike: it is free."""
+        less, and of memory that is reserved while what is allocated is alike: it is free. Where what lasts is not all
+        of a peak's excess, lines are those of the peak."""
+        found = self._explained(excess)
+        if not excess.lasts or excess.figure != "peak" or found.unexplained_bytes <= (1 - _SHARE) * excess.bytes:
+            return found
+        at_peak = self._explained(replace(excess, lasts=False))
+        return at_peak if at_peak.unexplained_bytes < found.unexplained_bytes else found
+
+    def _explained(self, excess: Excess) -> Excess:
         mine = self.levels.rows(excess.process, excess.place)
         if not excess.is_more or excess.figure == "reserved" or not len(mine):
             return excess
-        peers = excess.peers[:_MOST_COMPARED]
+        peers = excess.peers_compared
         rows = np.concatenate([mine, *(self.levels.rows(peer, excess.place) for peer in peers)])
         wanted, first = np.unique(self.levels.keys[rows], return_index=True)
         is_theirs = np.isin(wanted, self.levels.keys[rows[len(mine) :]])

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _FEWEST_SAMPLES = 6
 FEWEST_STEPS = 8
 """Complete steps after the first iteration, for a rank to be compared."""
+FEWEST_FOR_CANDIDATES = 3
+"""And where hardly anybody has made so many: for one that may use more."""
 Place = tuple[int, int]  # device type, pool
 
 
@@ -46,6 +48,8 @@ class Use:
     """How far the highest step rises above the median one: two ranks may differ by as much by chance."""
     end_swing: int = 0
     """The range of what `end` is the median of."""
+    least: tuple[int, int, int] = (0, 0, 0)
+    """Of peak, end and reserved, what every step has reached; 0 where the pool came later than the first of them."""
     devices: tuple[int, ...] = ()
 
     def __add__(self, other: Use) -> Use:
@@ -58,6 +62,7 @@ class Use:
             larger.peak_step,
             self.peak_swing + other.peak_swing,
             self.end_swing + other.end_swing,
+            (self.least[0] + other.least[0], self.least[1] + other.least[1], self.least[2] + other.least[2]),
             (*self.devices, *other.devices),
         )
 
@@ -95,11 +100,17 @@ def use_by_place(tracked: Tracked, processes: Iterable[int]) -> dict[Place, dict
             peak_step=int(step[mine][peaks.argmax()]),
             peak_swing=int(peaks.max() - np.median(peaks)),
             end_swing=int(late.max() - late.min()),
+            least=_least(peaks, ends, columns["peak_reserved"][mine]) if step[begin] == FIRST_STEP else (0, 0, 0),
             devices=(device,),
         )
         of_place = found.setdefault((device_type, pool), {})
         of_place[process] = of_place[process] + use if process in of_place else use
     return found
+
+
+def _least(*of_steps: npt.NDArray[np.int64]) -> tuple[int, int, int]:
+    peak, end, reserved = (max(int(one.min()), 0) for one in of_steps)
+    return peak, end, reserved
 
 
 RSS: Place = (DeviceType.CPU, Pool.NONE)

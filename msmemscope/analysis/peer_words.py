@@ -24,11 +24,13 @@ from msmemscope.analysis.findings import (
 )
 from msmemscope.analysis.fragmentation import FRAGMENTED
 from msmemscope.analysis.outliers import FEWEST
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.analysis.peer_drift import drift
 from msmemscope.analysis.peer_excess import Excess, Line
 from msmemscope.analysis.peer_load import load_advice, load_of, load_sentence
 from msmemscope.analysis.peer_use import RSS
 from msmemscope.analysis.steps import FIRST_STEP
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subjects
 
 USES_MORE = "uses_more"
+MAY_USE_MORE = "may_use_more"
 USES_LESS = "uses_less"
 DIFFERS = "differs"
 UNKNOWN_STAGES = "unknown_stages"
 COLUMNS = (
+    "kind",
     "ranks",
     "peers",
     "device",
@@ -61,6 +65,7 @@ _AT = {
     "rss": "resident at most",
     "rss_end": "resident in the last steps",
 }
+_HEADLINES = {USES_MORE: "MORE THAN PEERS", MAY_USE_MORE: "MAY USE MORE"}
 _MANY = 8  # in a group: Dixon's test is for fewer
 
 LeakOf = Callable[[int, Sequence[int], int, int, str], "Finding | None"]
@@ -69,11 +74,13 @@ LeakOf = Callable[[int, Sequence[int], int, int, str], "Finding | None"]
 
 @dataclass(frozen=True)
 class View:
-    """What is known beside the excesses. rank_of: by process, of those that are compared."""
+    """What is known beside the excesses. rank_of: by process, of those that are compared. has_few_steps: they made too
+    few to be sure."""
 
     tracked: Tracked
     rank_of: Mapping[int, int]
     leak_of: LeakOf
+    has_few_steps: bool = False
 
 
 def finding(cause: Sequence[Excess], view: View) -> Finding:
@@ -90,16 +97,61 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
         else None
     )
     line = next(iter(first.lines), None)
-    kind = DIFFERS if is_pair else USES_MORE if first.is_more else USES_LESS
-    is_note = kind != USES_MORE or leak is not None
+    more = MAY_USE_MORE if view.has_few_steps else USES_MORE
+    kind = DIFFERS if is_pair else more if first.is_more else USES_LESS
+    is_note = kind != more or leak is not None
     common = only_theirs(view.tracked, [one.process for one in cause], others)
     load = load_of(first, common) if first.is_more and leak is None else None
-    evidence: dict[str, Any] = {
+    evidence = _evidence(cause, others, rank_of) | {
+        "test": "" if is_pair else "Dixon's Q" if len(first.peers) + 1 < _MANY else "modified z",
+        "leak": leak.place if leak else "",
+        "coordinate": common[0] if len(common) == 1 else "",
+        "load": load,
+        "drift_per_step": _drift(view, first, others) if first.is_more and leak is None else 0.0,
+    }
+    found = Finding(
+        kind=kind,
+        severity="info" if is_note else "warning",
+        confidence=0.5 if is_pair or view.has_few_steps else 0.95,
+        ranks=ranks,
+        scope=scope_of(ranks, job),
+        device=_device(first),
+        pool=pool_name(first.place[1], first.place[0]),
+        first_step=FIRST_STEP,
+        last_step=max(last_step[one.process] for one in cause),
+        bytes=sum(one.bytes for one in cause),
+        bytes_per_step=0.0,
+        blocks=0,
+        site=line.stack if line else (),
+        file=line.place[0] if line else "",
+        line=line.place[1] if line else 0,
+        function=line.frame.function if line and line.frame else "",
+        owner=next((owner for owner, size in first.owners if 2 * size >= first.bytes and owner != UNATTRIBUTED), ""),
+        evidence=evidence,
+        saving_bytes=0 if is_note else sum(one.bytes for one in cause),
+        headline="" if is_note else _HEADLINES[kind],
+    )
+    evidence["clause"] = _clause(found, first, len(peers))
+    few = f" So it is in each of {counted(_steps(view, first), 'step')}: too few to be sure."
+    return replace(
+        found,
+        sentence=_sentence(found, first, leak)
+        + (f" {load_sentence(load, first, ranks)}" if load else "")
+        + (few if view.has_few_steps and first.is_more else ""),
+        details=tuple(_details(found, first)),
+        advice="" if is_note else load_advice(load) if load else _advice(found, first),
+        row=_row(found, first),
+    )
+
+
+def _evidence(cause: Sequence[Excess], others: Sequence[int], rank_of: Mapping[int, int]) -> dict[str, Any]:
+    """What was measured. others: the peers that are not told themselves."""
+    first = cause[0]
+    return {
         "figure": first.figure,
         "peers_bytes": first.usual,
         "share": first.bytes / first.usual if first.usual else None,
-        "peers": fold_ranks(peers),
-        "test": "" if is_pair else "Dixon's Q" if len(first.peers) + 1 < _MANY else "modified z",
+        "peers": fold_ranks(sorted(rank_of[peer] for peer in others)),
         "per_rank": {
             str(rank_of[one.process]): {
                 "bytes": one.used - one.usual,
@@ -122,45 +174,13 @@ def finding(cause: Sequence[Excess], view: View) -> Finding:
             _as_json(one) | {"only_here": one.is_only_here, "peers_bytes": one.usual, "fed_more": one.is_fed_more}
             for one in first.lines
         ],
+        "owners": [{"owner": owner, "bytes": size} for owner, size in first.owners],
         "other_bytes": first.other_bytes,
         "other_lines": first.other_lines,
         "less_bytes": first.less_bytes,
         "less": [_as_json(one) for one in first.less],
         "unexplained_bytes": first.unexplained_bytes,
-        "leak": leak.place if leak else "",
-        "coordinate": common[0] if len(common) == 1 else "",
-        "load": load,
-        "drift_per_step": _drift(view, first, others) if first.is_more and leak is None else 0.0,
     }
-    found = Finding(
-        kind=kind,
-        severity="info" if is_note else "warning",
-        confidence=0.5 if is_pair else 0.95,
-        ranks=ranks,
-        scope=scope_of(ranks, job),
-        device=_device(first),
-        pool=pool_name(first.place[1], first.place[0]),
-        first_step=FIRST_STEP,
-        last_step=max(last_step[one.process] for one in cause),
-        bytes=sum(one.bytes for one in cause),
-        bytes_per_step=0.0,
-        blocks=0,
-        site=line.stack if line else (),
-        file=line.place[0] if line else "",
-        line=line.place[1] if line else 0,
-        function=line.frame.function if line and line.frame else "",
-        evidence=evidence,
-        saving_bytes=0 if is_note else sum(one.bytes for one in cause),
-        headline="" if is_note else "MORE THAN PEERS",
-    )
-    evidence["clause"] = _clause(found, first, len(peers))
-    return replace(
-        found,
-        sentence=_sentence(found, first, leak) + (f" {load_sentence(load, first, ranks)}" if load else ""),
-        details=tuple(_details(found, first)),
-        advice="" if is_note else load_advice(load) if load else _advice(found, first),
-        row=_row(found, first),
-    )
 
 
 def unknown_stages(parallel: str, size: int, subjects: Subjects) -> Finding:
@@ -169,7 +189,7 @@ def unknown_stages(parallel: str, size: int, subjects: Subjects) -> Finding:
     return replace(
         note_about(UNKNOWN_STAGES, [one for one in subjects if one.rank is not None], ranks),
         evidence={"size": size},
-        sentence=f"--peers.parallel {parallel} is a job of {size:,} ranks, and this run has {len(ranks):,}: "
+        sentence=f"--peers.parallel {parallel} is a job of {counted(size, 'rank')}, and this run has {len(ranks):,}: "
         "ranks were not compared with each other.",
     )
 
@@ -192,7 +212,7 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
         return f"{text}: it is {'what is pinned by' if leak.kind == FRAGMENTED else 'the leak at'} {leak.place}."
     parts = [f"{format_bytes(one.bytes)} of it at {place_of_frame(one.frame)}" for one in first.lines]
     if first.other_bytes >= max(first.bytes // 100, 1):
-        lines = f"{first.other_lines:,} other line{'' if first.other_lines == 1 else 's'}"
+        lines = counted(first.other_lines, "other line")
         parts.append(f"{format_bytes(first.other_bytes)} more in {lines}")
     if first.less and 10 * first.less_bytes >= first.bytes:
         is_one = 10 * -first.less[0].bytes >= 9 * first.less_bytes
@@ -209,6 +229,12 @@ def _sentence(found: Finding, first: Excess, leak: Finding | None) -> str:
     return f"{text}. Two ranks cannot be judged by each other." if found.kind == DIFFERS else f"{text}."
 
 
+def _steps(view: View, first: Excess) -> int:
+    """That all of them have made, and were compared."""
+    last = view.tracked.last_complete_step
+    return min(last[one] for one in (first.process, *first.peers)) - FIRST_STEP + 1
+
+
 def _drift(view: View, first: Excess, others: Sequence[int]) -> float:
     last = view.tracked.last_complete_step
     shared = min((last.get(one, -1) for one in (first.process, *others)), default=-1)
@@ -222,6 +248,8 @@ def _details(found: Finding, first: Excess) -> Iterator[str]:
     if coordinate and first.is_more:
         of_all = "they, and only they of their peers, have" if len(found.ranks) > 1 else "it alone of its peers has"
         yield f"{of_all} {coordinate}"
+    if first.owners:
+        yield "by owner: " + ", ".join(f"{format_bytes(size)} {owner}" for owner, size in first.owners)
     for one in first.figures:
         if (one.place, one.figure) != (first.place, first.figure):
             pool = pool_name(one.place[1], one.place[0]) or "host memory"
@@ -247,6 +275,7 @@ def _row(found: Finding, first: Excess) -> Row:
     return Row(
         "peers",
         {
+            "kind": found.kind,
             "ranks": fold_ranks(found.ranks),
             "peers": found.evidence["peers"],
             "device": found.device,

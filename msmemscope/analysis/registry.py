@@ -1,15 +1,15 @@
 """Which analyses there are, and the one way in which they are run.
 
 In: the tables of a run, and which analyses are wanted. Out: what each of them found. Beside our own there are those of
-other packages, which name theirs as entry points of the group "msmemscope.analyses". One that cannot be loaded, or that
-fails, is told once and left out: it must not cost the verdict of the others.
+other packages, which name theirs as entry points of the group "msmemscope.analyses". One that cannot be loaded is
+told and left out, and so is one that fails: it must not cost the verdict of the others.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -30,6 +30,7 @@ from msmemscope.analysis.oom import OOM
 from msmemscope.analysis.options import fields_of, make_options
 from msmemscope.analysis.peak import PEAK
 from msmemscope.analysis.peers import PEERS
+from msmemscope.analysis.phases import PHASES
 from msmemscope.analysis.unexplained import COVERAGE
 from msmemscope.analysis.unfreed import UNFREED
 from msmemscope.analysis.watch import WATCH
@@ -39,7 +40,7 @@ from msmemscope.tables.run import Frame
 from msmemscope.telling import tell
 
 OWN = (
-    *(LEAKS, OOM, COVERAGE, FRAGMENTATION, PEERS, DECOMPOSE, PEAK),
+    *(LEAKS, OOM, COVERAGE, FRAGMENTATION, PEERS, DECOMPOSE, PHASES, PEAK),
     *(INEFFICIENT, LEDGER, UNFREED, HEALTH_ANALYSIS, AUDIT, WATCH, COMPARE),
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -56,8 +57,6 @@ _FIELDS: dict[str, Any] = {
     "evidence": dict,
 }
 _MEMBERS: dict[str, Any] = {"ranks": Integral, "processes": str, "details": str, "site": Frame}
-
-_told: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -104,9 +103,9 @@ def check(wanted: Wanted) -> None:
         _options(get_analyzer(name), wanted)
 
 
-def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
+def judge(tables: Tables, wanted: Wanted, warn: Callable[[str], None] = tell) -> list[Judged]:
     """Runs the analyses in their order. Those that the words leave out stand in the result as not looked, though they
-    are run where another one needs what they find.
+    are run where another one needs what they find, and so do those that failed; warn is told of these.
 
     UsageError for a name or an option that is not known.
     """
@@ -121,10 +120,16 @@ def judge(tables: Tables, wanted: Wanted) -> list[Judged]:
         judged = Judged(analyzer, replace(tables, earlier=earlier) if earlier else tables)
         if analyzer.name not in needed:
             found[analyzer.name] = replace(judged, looked=False)
-        elif (made := _judged(judged, _options(analyzer, wanted))) is not None:
+        else:
+            made = _judged(judged, _options(analyzer, wanted), warn)
             told[analyzer.name] = made.findings
             found[analyzer.name] = made if analyzer.name in asked else replace(judged, looked=False)
     return [found[one.name] for one in shown if one.name in found]
+
+
+def is_asked(name: str, words: Iterable[str]) -> bool:
+    """Whether an analysis is run with these words of --analysis; UsageError for an unknown name."""
+    return _is_asked(get_analyzer(name), words)
 
 
 def _is_asked(analyzer: Analyzer, words: Iterable[str]) -> bool:
@@ -146,8 +151,8 @@ def events_needed(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(event for event in EVENTS if event in needed)
 
 
-def _judged(judged: Judged, options: Any) -> Judged | None:
-    """None: it failed. One of our own that fails is a fault of ours, and is not hidden."""
+def _judged(judged: Judged, options: Any, warn: Callable[[str], None]) -> Judged:
+    """One of our own that fails is a fault of ours, and is not hidden."""
     analyzer = judged.analyzer
     if analyzer in OWN:
         return replace(judged, findings=tuple(analyzer.judge(judged.tables, options)))
@@ -156,9 +161,10 @@ def _judged(judged: Judged, options: Any) -> Judged | None:
         for one in made.findings:
             check_finding(analyzer, one)
         _check_words(made)
-    except Exception as error:  # noqa: BLE001 - somebody else's code
-        _leave_out(analyzer.name, f"it failed: {type(error).__name__}: {error}")
-        return None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code
+        why = f"{type(error).__name__}: {error}"
+        warn(_left_out(analyzer.name, f"it failed: {why}"))
+        return judged.failing(why)
     return made
 
 
@@ -192,6 +198,7 @@ def _check_words(judged: Judged) -> None:
             _check_text(remark.text)
         if not all(isinstance(key, str) for key in analyzer.figures(one)):
             raise TypeError("its figures have keys that are no texts")
+    _check_text(analyzer.unable(judged.tables))
     for group in analyzer.groups:
         _check_text(group.headline)
         group.more.format(count=group.left_out(judged.tables) + 1)
@@ -224,14 +231,14 @@ def _options(analyzer: Analyzer, wanted: Wanted) -> Any:
 # --- other packages' --------------------------------------------------------------------------------------------
 
 
-@cache
+@cache  # of the process: what is installed is imported once, and one that cannot be is told once
 def _known() -> dict[str, Analyzer]:
     known = {analyzer.name: analyzer for analyzer in OWN}
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: (one.name, one.value)):
         try:
             analyzer = _loaded(entry, known)
-        except Exception as error:  # noqa: BLE001 - somebody else's code
-            _leave_out(entry.name, f"{entry.value}: {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code, which may end a script
+            tell(_left_out(entry.name, f"{entry.value}: {type(error).__name__}: {error}"))
         else:
             known[analyzer.name] = analyzer
     return known
@@ -256,7 +263,5 @@ def _loaded(entry: EntryPoint, known: Mapping[str, Analyzer]) -> Analyzer:
     return analyzer
 
 
-def _leave_out(name: str, why: str) -> None:
-    if name not in _told:
-        _told.add(name)
-        tell(f"Warning: the analysis {name!r} is left out: {why}")
+def _left_out(name: str, why: str) -> str:
+    return f"Warning: the analysis {name!r} is left out: {why}"

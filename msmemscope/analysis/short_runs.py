@@ -54,7 +54,9 @@ def too_few_steps(tracked: Tracked, min_steps: int) -> list[Finding]:
         )
     else:
         enough = WARM_UP + min_steps
-        text = f"{who}: {most} complete steps were seen; whether anything leaks is only said from {enough} on. "
+        fewest = max(0, min(made[one.main] for one in few))
+        seen = f"{most}" if fewest == most else f"{fewest} to {most}"
+        text = f"{who}: {seen} complete steps were seen; whether anything leaks is only said from {enough} on. "
         text += "Run longer." if counted else "Run longer, or call msmemscope.step() once per iteration."
     return [replace(note, sentence=text, evidence={"text": text, "judged": judged})]
 

@@ -24,6 +24,8 @@ from msmemscope.analysis.findings import (
     scope_of,
 )
 from msmemscope.analysis.graph_growth import is_of_each_step
+from msmemscope.analysis.source_text import Sources
+from msmemscope.text import counted
 
 ON_THE_HEAP = "the nodes of that graph lie on the C++ heap and are in no allocator's figures"
 _NAMED = 3
@@ -37,11 +39,11 @@ def holds_a_graph(leak: Finding) -> bool:
     return any(is_of_each_step(one["passes"], steps) for one in leak.evidence.get("holders", ()))
 
 
-def note_on_small_leaks(leaks: Iterable[Finding], below: float, job: Sequence[int]) -> list[Finding]:
+def note_on_small_leaks(leaks: Iterable[Finding], below: float, job: Sequence[int], sources: Sources) -> list[Finding]:
     """leaks: with their rows. below: bytes per step. job: all ranks."""
     leaks = list(leaks)
     groups = ([one for one in leaks if one.ranks], [one for one in leaks if not one.ranks])
-    return [_note(sorted(group, key=lambda one: -one.bytes_per_step), below, job) for group in groups if group]
+    return [_note(sorted(group, key=lambda one: -one.bytes_per_step), below, job, sources) for group in groups if group]
 
 
 def said_of(notes: Iterable[Finding]) -> str:
@@ -51,10 +53,10 @@ def said_of(notes: Iterable[Finding]) -> str:
     if not count:
         return ""
     below = format_bytes(found[0].evidence["below"])
-    return f"{count} line{' keeps' if count == 1 else 's keep'} less than {below} per step"
+    return f"{counted(count, 'line keeps', 'lines keep')} less than {below} per step"
 
 
-def _note(leaks: Sequence[Finding], below: float, job: Sequence[int]) -> Finding:
+def _note(leaks: Sequence[Finding], below: float, job: Sequence[int], sources: Sources) -> Finding:
     ranks = tuple(sorted({rank for one in leaks for rank in one.ranks}))
     processes = tuple(dict.fromkeys(name for one in leaks for name in one.processes))
     rate = sum(one.bytes_per_step for one in leaks)
@@ -83,13 +85,13 @@ def _note(leaks: Sequence[Finding], below: float, job: Sequence[int]) -> Finding
             Row(one.row.file, {**one.row.cells, "kind": SMALL_LEAK}) for one in leaks if one.row is not None
         ),
     )
-    return replace(note, sentence=_sentence(note, leaks))
+    return replace(note, sentence=_sentence(note, leaks, sources))
 
 
-def _sentence(note: Finding, leaks: Sequence[Finding]) -> str:
+def _sentence(note: Finding, leaks: Sequence[Finding], sources: Sources) -> str:
     alike = all((one.ranks, one.processes) == (note.ranks, note.processes) for one in leaks)
     each = "" if note.count == 1 else " on each" if alike else " on each at most"
-    lines = [f"{format_bytes(one.bytes_per_step)} from {one.where}" for one in leaks[:_NAMED]]
+    lines = [f"{format_bytes(one.bytes_per_step)} from {one.where(sources)}" for one in leaks[:_NAMED]]
     if len(leaks) > _NAMED:
         lines.append(f"{len(leaks) - _NAMED} more lines in cluster/leaks.csv")
     total = format_bytes(note.evidence["per_10000_steps"])

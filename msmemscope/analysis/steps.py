@@ -24,6 +24,24 @@ WARM_UP = FIRST_STEP - 1
 """The last step of what is not typical."""
 
 
+def too_few_for(tracked: Tracked, fewest: int, *, ranks: int = 0) -> str:
+    """Why nothing can be said from so many complete steps after the first iteration on, "" where it can. ranks: so many
+    must have made them; 0: anybody."""
+    subjects = tracked.subjects
+    made = [
+        tracked.last_complete_step.get(one.main, -1) - WARM_UP
+        for one in subjects
+        if not subjects.is_over(one) and not (ranks and one.rank is None)
+    ]
+    if len(made) < ranks:
+        return f"it compares ranks, and there {'is one' if made else 'are none'}"
+    if sum(count >= fewest for count in made) >= max(ranks, 1):
+        return ""
+    who = f"{ranks} ranks with " if ranks else ""
+    most = max([0, *made])
+    return f"it needs {who}{fewest} complete steps after the first iteration, and the longest made {most}"
+
+
 def last_steps(tracked: Tracked) -> npt.NDArray[np.int64]:
     """By process the last complete step of whom it works for."""
     last = np.full(len(tracked.processes), -1, np.int64)

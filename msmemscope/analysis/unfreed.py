@@ -29,7 +29,9 @@ from msmemscope.analysis.findings import Finding, at_the_start, format_bytes, na
 from msmemscope.analysis.live_lines import alive_by_line, place_of
 from msmemscope.analysis.owners import module_name
 from msmemscope.analysis.process_rows import ProcessRows
+from msmemscope.analysis.source_text import Sources
 from msmemscope.folds.segments import DRIVER_POOLS, lay_out, of_process
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType, Pool
 
 KIND = "unfreed"
@@ -176,20 +178,20 @@ def _finding(tables: Tables, group: list[_Left]) -> Finding:
         },
         advice="Free it before the program ends, where it is more than the program means to hold to its end.",
         details=tuple(
-            f"{format_bytes(row['bytes']):>9} in {row['blocks']:,} blocks from {place_of(row)}"
+            f"{format_bytes(row['bytes']):>9} in {counted(row['blocks'], 'block')} from {place_of(row, tables.sources)}"
             for row in first.lines[:_LINES]
         ),
     )
-    return replace(found, sentence=_sentence(found, first, len(group)))
+    return replace(found, sentence=_sentence(found, first, len(group), tables.sources))
 
 
-def _sentence(found: Finding, first: _Left, processes: int) -> str:
+def _sentence(found: Finding, first: _Left, processes: int, sources: Sources) -> str:
     each = " each" if processes > 1 else ""
     text = (
         f"{at_the_start(found.who)} ended with {format_bytes(first.bytes)}{each} of the memory of {found.device} that "
     )
     text += f"{'they' if processes > 1 else 'it'} had asked the driver for and never gave back"
-    text += f"{', most of it' if len(first.lines) > 1 else ''} at {place_of(first.lines[0])}"
+    text += f"{', most of it' if len(first.lines) > 1 else ''} at {place_of(first.lines[0], sources)}"
     if first.of_pools:
         text += f"; these lines have {format_bytes(first.of_pools)} more, which are empty segments of pools"
     beside = [f"{format_bytes(first.filled)} of pools"] if first.filled else []

@@ -57,8 +57,7 @@ class UsageIndex:
         if series is None:
             return {name: np.full(len(ts), UNKNOWN, np.int64) for name in _FIGURES}
         times, figures = series
-        at = np.searchsorted(times, ts, side="right") - 1
-        at[(at < 0) & (ts.astype(np.uint64) + np.uint64(LEAD_NS) >= times[0])] = 0
+        at = _counting_at(times, ts)
         return {name: np.where(at >= 0, values[np.maximum(at, 0)], UNKNOWN) for name, values in figures.items()}
 
     def newest(self, ring: int, device: str, ts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -67,6 +66,14 @@ class UsageIndex:
         if series is None:
             return np.full(len(ts), -1, np.int64)
         return np.asarray(np.searchsorted(series[0], ts, side="right"), np.int64) - 1
+
+    def time_of(self, ring: int, device: str, ts: int) -> int | None:
+        """When the sample was taken that at() tells of; None: there is none."""
+        series = self._series.get((ring, device))
+        if series is None:
+            return None
+        (at,) = _counting_at(series[0], np.array([ts], np.uint64)).tolist()
+        return int(series[0][at]) if at >= 0 else None
 
     def series(self, ring: int, device: str) -> tuple[npt.NDArray[np.uint64], dict[str, npt.NDArray[np.int64]]]:
         """All samples in order of time: CLOCK_MONOTONIC ns; used, total and process_used, UNKNOWN where not known."""
@@ -89,3 +96,10 @@ class UsageIndex:
             name: int(values[0]) for name, values in self.at_times(ring, device, np.array([ts], np.uint64)).items()
         }
         return DeviceUse(**{name: None if value == UNKNOWN else value for name, value in found.items()})
+
+
+def _counting_at(times: npt.NDArray[np.uint64], ts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """times: of the samples, in order. The number of the one that counts at each of ts; -1: none."""
+    at = np.asarray(np.searchsorted(times, ts, side="right"), np.int64) - 1
+    at[(at < 0) & (ts.astype(np.uint64) + np.uint64(LEAD_NS) >= times[0])] = 0
+    return at

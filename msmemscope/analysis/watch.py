@@ -34,10 +34,10 @@ from msmemscope.analysis.findings import (
     place_of_frame,
     place_text,
     scope_of,
-    with_source,
 )
 from msmemscope.analysis.frames import user_index
 from msmemscope.folds.watches import Change, Look, Near, Watched
+from msmemscope.text import counted
 from msmemscope.vocabulary import WatchEnd, WatchMoment
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class _Said:
         self.frame = self.stack[user_index(self.stack)] if self.stack else None
         self.place = ""
         if self.frame is not None:
-            self.place = with_source(place_of_frame(self.frame), self.frame.file, self.frame.line)
+            self.place = tables.sources.quoted(place_of_frame(self.frame), self.frame.file, self.frame.line)
 
     @property
     def words(self) -> str:
@@ -212,7 +212,7 @@ class _Said:
 
 
 def _when(steps: Sequence[int], times: int) -> str:
-    said = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps)} steps from {steps[0]} to {steps[-1]}"
+    said = f"in step {steps[0]}" if len(steps) == 1 else f"in {len(steps):,} steps from {steps[0]} to {steps[-1]}"
     return said if times == 1 else f"{times} times {said}"
 
 
@@ -236,7 +236,7 @@ def _apart(distance: int) -> str:
         return "touches or covers the changed bytes"
     place = "begins" if distance > 0 else "ends"
     side = "behind" if distance > 0 else "before"
-    return f"{place} {abs(distance):,} bytes {side} the changed ones"
+    return f"{place} {counted(abs(distance), 'byte')} {side} the changed ones"
 
 
 def _distance(near: Near, watched: Watched, change: Change) -> int:
@@ -305,10 +305,12 @@ def remark(judged: Judged) -> Remark | None:
     if not watched or judged.accused or not judged.looked:
         return None
     looks, declared = sum(one.looks for one in watched), sum(one.declared for one in watched)
-    text = f"Watched blocks: {len(watched):,}, looked at {looks:,} times"
+    text = f"Watched blocks: {len(watched):,}, looked at {counted(looks, 'time')}"
     if not looks:
         return Remark(text)
-    changes = f"each of {declared:,} changes was declared by an operator" if declared else "none of them changed"
+    changes = (
+        f"each of {counted(declared, 'change')} was declared by an operator" if declared else "none of them changed"
+    )
     return Remark(f"{text}; {changes}", "good")
 
 

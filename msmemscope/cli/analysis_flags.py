@@ -15,11 +15,14 @@ import click
 
 _PREFIX = "analysis__"  # of the names under which click keeps what was given
 _SWITCH = "only__"
+SHORT = {"peers.parallel": "parallel"}
+"""Options that are said without the name of their analysis, too: they describe the job."""
 
 
 def mentions_analysis(words: Iterable[str]) -> bool:
     """Whether one of the words may be such an option."""
-    return any(word.startswith("--") and "." in word.partition("=")[0] for word in words)
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return any("." in flag or flag.removeprefix("--") in SHORT.values() for flag in flags)
 
 
 def analysis_options() -> list[click.Option]:
@@ -28,13 +31,17 @@ def analysis_options() -> list[click.Option]:
     options = importlib.import_module("msmemscope.analysis.options")
     return [
         click.Option(
-            [f"{_PREFIX}{name}__{one.name}", f"--{name}.{one.flag}"],
+            [f"{_PREFIX}{name}__{one.name}", *_flags(f"{name}.{one.flag}")],
             metavar=one.kind.__name__.upper(),
             help=f"{one.help} Default: {one.default}.",
         )
         for name in registry.list_analyzers()
         for one in options.fields_of(registry.get_analyzer(name).options)
     ]
+
+
+def _flags(name: str) -> list[str]:
+    return [f"--{name}", *([f"--{SHORT[name]}"] if name in SHORT else [])]
 
 
 def analysis_switches() -> list[click.Option]:

@@ -13,6 +13,7 @@ from msmemscope.cli.analysis_flags import analysis_options, analysis_switches, t
 from msmemscope.cli.main import HELP
 from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import config_of_run, is_being_recorded, open_run_directory, read_run_info
+from msmemscope.errors import MemscopeError
 from msmemscope.options.declared import Config
 from msmemscope.progress import progress_bar
 
@@ -102,11 +103,12 @@ def _print_only(run: str, names: list[str], given: tuple[str, ...]) -> int:
     if not info.get("finished", True):
         so_far = "is being recorded" if is_being_recorded(path) else "was not finished"
         say("info", f"{path} {so_far}: what is stored of it is analysed")
-    console = importlib.import_module("msmemscope.report.console")
+    analyse = importlib.import_module("msmemscope.report.analysed").analyse
+    opened = importlib.import_module("msmemscope.tables.run").Run(path)
     with progress_bar() as progress:
-        text = console.only_text(path, names, config=_with_options(config_of_run(info), given), progress=progress)
-    click.echo(text)
-    return 0
+        made = analyse(opened, _with_options(config_of_run(info), given), only=names, progress=progress)
+    click.echo(importlib.import_module("msmemscope.report.console").only_text(made, names))
+    return MemscopeError.exit_status if any(one.failed for one in made.judged) else 0
 
 
 def _with_options(config: Config, given: tuple[str, ...]) -> Config:

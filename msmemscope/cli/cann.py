@@ -17,6 +17,7 @@ from msmemscope.cli.report_line import Line
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 from msmemscope.errors import MemscopeError
 from msmemscope.isolated import environment_of_service, isolated_command
+from msmemscope.text import counted
 
 PROBE_SECONDS = 60
 # Library -> what is recorded by it, and what to do when it is not there.
@@ -139,7 +140,7 @@ def _card_lines(probed: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _processes(count: int | None) -> str:
-    return "processes not told" if count is None else f"{count} process{'' if count == 1 else 'es'}"
+    return "processes not told" if count is None else counted(count, "process", "processes")
 
 
 def _pool_lines(home: Path) -> Iterator[Line]:

@@ -23,57 +23,72 @@ _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @click.command(context_settings=HELP)
 @click.argument("inputs", nargs=-1, required=True, metavar="A [B]...")
-@click.option("--steps", default="", metavar="STEPS[:STEPS]", help="Such as 3:10, 3-9:20-29, or 5 of both.")
-@click.option("--ranks", default="", metavar="RANKS[:RANKS]", help="Such as 0:1, 0-3:4-7, or 0,2 of both.")
-@click.option("--roles", default="", metavar="ROLE[:ROLE]", help="Such as actor:rollout, or one of both.")
+@click.option("--steps", default="", metavar="STEPS[:STEPS]...", help="Such as 3:10, 3-9:20-29, or 5 of both.")
+@click.option("--ranks", default="", metavar="RANKS[:RANKS]...", help="Such as 0:1, 0-3:4-7, or 0,2 of both.")
+@click.option("--roles", default="", metavar="ROLE[:ROLE]...", help="Such as actor:rollout, or one of both.")
 @click.option(
     "--fail-on",
-    default="",
+    multiple=True,
     metavar="LIMITS",
     help="Exit with status 1 when a figure changed by more: METRIC>CHANGE with commas between them, such as "
     "peak>+2%,allocs>0,site:train.py:58>+64MiB. METRIC is peak, end, reserved, allocs or site:FILE:LINE; CHANGE is in "
-    "%, KiB, MiB, GiB or bytes.",
+    "%, KiB, MiB, GiB or bytes. May be given several times.",
 )
 @click.option(
     "--min-bytes", type=int, metavar="N", help="Of changes below so many bytes nothing is said. Default: 65536."
 )
 @click.option("--min-share", type=float, metavar="X", help="Of changes below this share, neither. Default: 0.01.")
 @click.option("-o", "--output", metavar="DIRECTORY", help="Write everything as csv and json files there.")
-def command(inputs: tuple[str, ...], fail_on: str, output: str | None, **values: Any) -> int:
+def command(inputs: tuple[str, ...], fail_on: tuple[str, ...], output: str | None, **values: Any) -> int:
     """Compare B, and any more, with A: peaks, ends of steps, reserved memory, allocations per step, lines and owners at
     the peak, and operators where they were recorded.
 
     A and B are run directories, or what `msmemscope import` takes: upstream's csv and db files, directories of them,
-    and memory snapshots of PyTorch. One run alone is compared with itself: two of its steps, ranks or roles. Exit
-    status 1 when a limit of --fail-on is broken.
+    and memory snapshots of PyTorch. One run alone is compared with itself: two of its steps, ranks or roles, or more,
+    each with the first (--steps 3:10:20). Exit status 1 when a limit of --fail-on is broken.
     """
     limits = importlib.import_module("msmemscope.analysis.compare_limits")
-    wanted = limits.parse_limits(fail_on)
-    options = _options(values)
-    if len(inputs) == 1 and not options.compares_within:
+    wanted = [limit for text in fail_on for limit in limits.parse_limits(text)]
+    choices = [_options(one) for one in (_pairs(values) if len(inputs) == 1 else [values])]
+    if len(inputs) == 1 and not choices[0].compares_within:
         raise UsageError("one run alone: name another, or two of its steps, ranks or roles, such as --steps 3:10")
-    if len(inputs) > len(_NAMES):
-        raise UsageError(f"at most {len(_NAMES)} runs are compared; got {len(inputs)}")
+    if max(len(inputs), len(choices) + 1) > len(_NAMES):
+        raise UsageError(f"at most {len(_NAMES)} are compared; got {max(len(inputs), len(choices) + 1)}")
     report = importlib.import_module("msmemscope.report.comparison")
     status = 0
     with ExitStack() as stack:
         with progress_bar() as progress:
             read = [report.read_run(stack.enter_context(_as_run(text)), text, progress=progress) for text in inputs]
         first = read[0]
-        for at, other in enumerate(read[1:] or read, 1):
+        others = [(other, choices[0]) for other in read[1:]] or [(first, options) for options in choices]
+        for at, (other, options) in enumerate(others, 1):
             comparison = report.compare_read(first, other, options, ("A", _NAMES[at]))
             broken = [
                 text for one in wanted for text in limits.broken(one, comparison.a, comparison.b, comparison.pairing)
             ]
-            verdict = report.verdict_of(comparison, [one.text for one in wanted], broken)
+            verdict = report.verdict_of(comparison, [one.text for one in wanted], broken, options)
             click.echo(report.comparison_text(first, other, comparison, verdict))
             for text in broken:
                 say("error", text)
                 status = 1
             if output is not None:
-                directory = Path(output) if len(read) < 3 else Path(output) / comparison.b.name
+                directory = Path(output) if len(others) == 1 else Path(output) / _NAMES[at]
                 _write(report, directory, comparison, broken)
     return status
+
+
+def _pairs(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of several steps, ranks or roles of one run the first with each of the others."""
+    sides = {name: str(values[name]).split(":") for name in ("steps", "ranks", "roles")}
+    most = max(len(parts) for parts in sides.values())
+    if most <= 2:
+        return [values]
+    if wrong := [name for name, parts in sides.items() if len(parts) not in (1, most)]:
+        raise UsageError(f"--{wrong[0]} names {len(sides[wrong[0]])} sides, and another option {most}")
+    return [
+        values | {name: f"{parts[0]}:{parts[at]}" for name, parts in sides.items() if len(parts) > 1}
+        for at in range(1, most)
+    ]
 
 
 def _options(values: dict[str, Any]) -> Any:

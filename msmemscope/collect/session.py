@@ -98,6 +98,7 @@ class Session:
             "host": os.uname().nodename,
             "nodes": nodes_of(argv, os.environ).as_dict(),  # of the job; "agents" are this run's, one
             "mounts": mount_namespace(),
+            "standing": standing(output),
             "created_wall_ns": now,
             "endpoint": f"ipc://{directory}/shard.sock",
         }
@@ -201,6 +202,22 @@ def mount_namespace() -> str:
         return os.readlink("/proc/self/ns/mnt")
     except OSError:
         return ""
+
+
+def standing(path: str) -> dict[str, list[int]]:
+    """Device and inode of `path` and of each directory that leads to it, as far as they are there. The number of a
+    mount namespace that has ended is given to the next one, in which these paths may be other directories."""
+    found = {}
+    while True:
+        try:
+            facts = os.stat(path)
+        except OSError:
+            pass
+        else:
+            found[path] = [facts.st_dev, facts.st_ino]
+        if path == os.path.dirname(path):
+            return found
+        path = os.path.dirname(path)
 
 
 def _missing(path: str) -> list[str]:

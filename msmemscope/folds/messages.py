@@ -38,6 +38,8 @@ _TABLES = (
     "owner_changes",
     "pool_peaks",
     "site_peaks",
+    "phases",
+    "phase_owners",
     "inefficiencies",
     "floors",
 )
@@ -98,6 +100,9 @@ def unpack(data: bytes) -> RingTables:
         for name in _OF_SITES:
             if len(facts[name]["site"]) and int(facts[name]["site"].max()) >= sites:
                 raise ValueError(f"{name}: a row of a site that is none of {sites}")
+        phases = len(facts["phases"]["pool"])
+        if len(facts["phase_owners"]["row"]) and int(facts["phase_owners"]["row"].max()) >= phases:
+            raise ValueError(f"phase_owners: a row of a phase that is none of {phases}")
         snapshots = _listed(message["snapshots"])
         if len(snapshots) > MAX_SNAPSHOTS:
             raise ValueError(f"{len(snapshots)} snapshots; at most {MAX_SNAPSHOTS} are taken")
@@ -138,7 +143,7 @@ def unpack_held(data: bytes) -> HeldBlocks:
         raise ValueError(f"no blocks of a ring: {error!r:.200}") from error
 
 
-@cache
+@cache  # arrays without rows, which nobody can change
 def _empty() -> dict[str, Table]:
     """Of every table a fold without events makes it: names and types of the columns."""
     fold = RingFold(0)

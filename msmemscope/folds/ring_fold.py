@@ -129,6 +129,7 @@ class RingFold:
             tracker = self._tracker
             facts = tracker.facts()
             inefficiencies, floors = tracker.inefficiencies()
+            phases, phase_owners = tracker.phases()
             incidents = tuple(replace(one, failures=list(one.failures)) for one in self._incidents.found)
             return RingTables(
                 ring=self.ring,
@@ -154,6 +155,8 @@ class RingFold:
                 owner_changes=tracker.owner_changes(),
                 pool_peaks=tracker.pool_peaks(),
                 site_peaks=tracker.site_peaks(),
+                phases=phases,
+                phase_owners=phase_owners,
                 inefficiencies=inefficiencies,
                 floors=floors,
                 incidents=incidents,

@@ -56,6 +56,8 @@ class RingTables:
     owner_changes: Table
     pool_peaks: Table
     site_peaks: Table
+    phases: Table
+    phase_owners: Table
     inefficiencies: Table
     floors: Table
     incidents: tuple[Incident, ...] = ()

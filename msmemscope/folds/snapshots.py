@@ -45,6 +45,8 @@ class PoolSnapshot:
     streams: int = 0
     other_free: int = 0
     other_largest: int = 0
+    device_free: int = 0
+    """0 where nobody says."""
 
 
 @dataclass
@@ -83,6 +85,7 @@ class SnapshotFold:
                     allocated=one["used"],
                     reserved=one["total"],
                     taken=1 if before is None else before.taken + 1,
+                    device_free=one["attr"],
                 )
             elif before is not None:
                 self._add_to_stream(self._streams[key], one)

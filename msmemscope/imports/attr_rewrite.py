@@ -1,8 +1,8 @@
 """Copies of upstream's csv and db files in which some MALLOC rows have another `inefficient_type` in their Attr.
 
 In: a file, which of its MALLOC rows have a word, and of a csv where the texts of their Attr lie. Out: the file again,
-byte for byte but for that key, which is new, replaced or gone; made beside its place and put there when it is whole.
-Everything else, quoting and line ends too, is as it was.
+byte for byte but for that key, which is new, replaced or gone; made beside its place and put there when it is whole. A
+db that is to be changed itself is changed in one transaction. Everything else, quoting and line ends too, is as it was.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from msmemscope._kernel import with_words
 from msmemscope.errors import InputError
+from msmemscope.imports.copy_in_the_making import copy_in_the_making, is_open_for_writing
 from msmemscope.imports.upstream_files import TABLES, logs_of
 
 KEY = "inefficient_type"
@@ -32,6 +32,8 @@ _PIECE_BYTES = 1 << 18  # larger ones come from the kernel anew each time, page 
 _ROWS = 4096  # of a db, at once
 _BUSY = (5, 6)  # of SQLite: BUSY and LOCKED
 _FIRST_ROW = -(1 << 63)
+_WRITTEN = "somebody wrote to it while it was read: check it when its program has ended"
+_LOCKED = "another program has locked it: check it when that has ended"
 
 Stamp = tuple[int, ...]
 
@@ -60,41 +62,51 @@ def stamp_of(path: Path) -> Stamp:
     return tuple(stamp)
 
 
+def take_back(path: Path) -> None:
+    """Of a db that is to be changed itself: what a process that was killed had begun to write, as SQLite does for
+    whoever opens it to write. While that process lives, nothing. OSError."""
+    if not logs_of(path)[1].exists() or not _is_db(path):
+        return
+    place = f"file:{quote(str(path.resolve()))}?mode=rw"
+    with closing(sqlite3.connect(place, uri=True, timeout=0)) as db, suppress(sqlite3.Error):  # told by who reads it
+        db.execute("BEGIN IMMEDIATE")
+        db.rollback()
+
+
 def rewrite(path: Path, target: Path, marks: Marks) -> None:
     """target may be the file itself, where `path` may be a link to it. OSError and InputError name the file; what was
     there is whole then."""
     in_place = target == path.resolve()
-    with open(path, "rb") as file:
-        is_db = file.read(16) == b"SQLite format 3\0"
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    made = Path(name)
     try:
-        if is_db:
-            os.close(descriptor)
-            _rewrite_db(path, made, marks)
-        else:
-            with open(path, "rb", buffering=0) as source, open(descriptor, "wb") as copy:
-                _rewrite_csv(source, copy, marks)
-        shutil.copymode(path, made)
-        with open(made, "rb") as whole:
-            os.fsync(whole.fileno())
-        log, journal = logs_of(path)
-        # A journal would be played back into the new file.
-        if stamp_of(path) != marks.stamp or (is_db and in_place and journal.exists()):
-            raise ValueError("somebody wrote to it while it was read: check it when its program has ended")
-        os.replace(made, target)
-        if is_db and in_place:  # of the file that is gone: its rows are in the new one
-            log.unlink(missing_ok=True)
-            target.with_name(target.name + "-shm").unlink(missing_ok=True)
+        is_db = _is_db(path)
+        if is_db and in_place:
+            _mark_db(target, marks)
+            return
+        with copy_in_the_making(target, logs_of) as (made, descriptor):
+            if is_db:
+                _copy_db(path, made)
+                _mark_db(made, marks, is_copy=True)
+            else:
+                with open(path, "rb", buffering=0) as source, open(descriptor, "wb", closefd=False) as copy:
+                    _rewrite_csv(source, copy, marks)
+            shutil.copymode(path, made)
+            os.fsync(descriptor)
+            if stamp_of(path) != marks.stamp:
+                raise ValueError(_WRITTEN)
+            if in_place and is_open_for_writing(path):  # which would write on to the file that is gone
+                raise ValueError("a program has it open to write: check it when that has ended")
+            os.replace(made, target)
     except OSError as error:  # a full disk names none
         raise OSError(error.errno, error.strerror or str(error), str(target)) from None
     except sqlite3.Error as error:
-        raise InputError(f"{path}: it cannot be copied as a database: {error}") from None
+        raise InputError(f"{path}: it cannot be {'changed' if in_place else 'copied'} as a database: {error}") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    finally:
-        for one in (made, *logs_of(made)):  # a full disk leaves a journal
-            one.unlink(missing_ok=True)
+
+
+def _is_db(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
 
 
 def _rewrite_csv(source: BinaryIO, copy: BinaryIO, marks: Marks) -> None:
@@ -126,37 +138,58 @@ def _read(source: BinaryIO, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _rewrite_db(path: Path, made: Path, marks: Marks) -> None:
+def _copy_db(path: Path, made: Path) -> None:
     place = f"file:{quote(str(path.resolve()))}?mode=ro"
     with closing(sqlite3.connect(place, uri=True)) as source, closing(sqlite3.connect(made)) as copy:
         source.backup(copy, progress=_refuse_locked)
-    with closing(sqlite3.connect(made)) as copy, copy:
-        copy.execute("PRAGMA trusted_schema=OFF")
-        # Not all text is UTF-8: what is not stays as it is.
-        copy.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        if copy.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger'").fetchone():
-            raise ValueError("it has triggers, which are never run: it is no memscope_dump file")
-        tables = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        table = next(name for name in TABLES if name in tables)
-        if "rowid" in {name.lower() for _, name, *_ in copy.execute(f"PRAGMA table_info({table})")}:
-            raise ValueError(f"its table {table} has a column rowid: it is no memscope_dump file")
-        words = _Words(marks)
-        marked = 0
-        for rows in _mallocs(copy, table):
-            changes: list[tuple[str, int]] = []
-            for (rowid, _, _, attr), word in zip(rows, words.of(rows), strict=True):
-                marked += bool(word)
-                if (word or KEY in str(attr)) and (text := _with_word(str(attr), word)) is not None:
-                    changes.append((text, rowid))
-            copy.executemany(f"UPDATE {table} SET Attr = ? WHERE rowid = ?", changes)
-        if marked != len(marks.found["id"]):
-            raise ValueError("its MALLOC rows are not those that were read: check it when its program has ended")
+
+
+def _mark_db(path: Path, marks: Marks, *, is_copy: bool = False) -> None:
+    """In one transaction: all of it or, whatever happens, nothing. Programs that have it open go on with it; who wants
+    to write meanwhile waits. is_copy: its stamp is not that of the marks."""
+    if not is_copy and logs_of(path)[1].exists():  # of one who writes, or was killed at it
+        raise ValueError(_WRITTEN)
+    place = f"file:{quote(str(path))}?mode=rw"
+    with closing(sqlite3.connect(place, uri=True, isolation_level=None, timeout=0)) as db:
+        db.execute("PRAGMA trusted_schema=OFF")
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            raise ValueError(_LOCKED) from None
+        if not is_copy and stamp_of(path) != marks.stamp:  # from here on nobody else writes
+            raise ValueError(_WRITTEN)
+        _mark_rows(db, marks)
+        db.execute("COMMIT")
+
+
+def _mark_rows(db: sqlite3.Connection, marks: Marks) -> None:
+    # Not all text is UTF-8: what is not stays as it is.
+    db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger'").fetchone():
+        raise ValueError("it has triggers, which are never run: it is no memscope_dump file")
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    table = next(name for name in TABLES if name in tables)
+    if "rowid" in {name.lower() for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}:
+        raise ValueError(f"its table {table} has a column rowid: it is no memscope_dump file")
+    words = _Words(marks)
+    marked = 0
+    for rows in _mallocs(db, table):
+        changes: list[tuple[str, int]] = []
+        for (rowid, _, _, attr), word in zip(rows, words.of(rows), strict=True):
+            marked += bool(word)
+            if (word or KEY in str(attr)) and (text := _with_word(str(attr), word)) is not None:
+                changes.append((text, rowid))
+        db.executemany(f"UPDATE {table} SET Attr = ? WHERE rowid = ?", changes)
+    if marked != len(marks.found["id"]):
+        raise ValueError("its MALLOC rows are not those that were read: check it when its program has ended")
 
 
 def _refuse_locked(status: int, _left: int, _pages: int) -> None:
     """Python's module would wait for a lock without end."""
     if status in _BUSY:
-        raise ValueError("another program has locked it: check it when that has ended")
+        raise ValueError(_LOCKED)
 
 
 _Row = tuple[int, Any, Any, Any]  # rowid, ID, process, Attr

@@ -14,14 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from msmemscope.errors import InputError, MemscopeError
+from msmemscope.errors import InputError, MemscopeError, UsageError
 from msmemscope.imports.external_sort import Sorter
-from msmemscope.imports.same_rows import Sketch
+from msmemscope.imports.same_rows import Sketch, Sketches
 from msmemscope.imports.upstream_events import home_of, rank_of
 from msmemscope.imports.upstream_files import files_below
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
 
 Found = TypeVar("Found")
+
+
+@dataclass
+class Others:
+    """Files, and their rows by their places in `paths`."""
+
+    paths: list[Path] = field(default_factory=list)
+    rows: Sketches = field(default_factory=Sketches)
 
 
 @dataclass(frozen=True)
@@ -31,32 +40,31 @@ class OneOfSeveral:
     path: Path
     name: str
     rank: int | None
-    others: list[tuple[Path, Sketch]]
+    others: Others
     """Those of the same process's directory, as far as they were checked."""
     rows: Sketch = field(default_factory=Sketch)
 
     def refuse_copy(self) -> None:
         """Raises InputError where one of the others has some of its rows. To be called when all are in `rows`, and
         before anything is told or written."""
-        for other, known in self.others:
-            if both := known.common(self.rows):
-                raise InputError(f"{self.path}: {other} has the row with ID {both[1]} of process {both[0]}, too")
-        self.others.append((self.path, self.rows))
+        if (both := self.others.rows.common(self.rows)) is not None:
+            other, pid, id = both
+            raise InputError(f"{self.path}: {self.others.paths[other]} has the row with ID {id} of process {pid}, too")
+        self.others.paths.append(self.path)
+        self.others.rows.add(self.rows)
 
 
 def each_file(
-    directory: Path, most_bytes: int, tell: Callable[[str], None], check: Callable[[Path, OneOfSeveral], Found]
+    directory: Path, tell: Callable[[str], None], check: Callable[[Path, OneOfSeveral], Found]
 ) -> Iterator[Found]:
     """Raises InputError where none of its files can be used."""
     paths = files_below(directory)
-    known: dict[Path, list[tuple[Path, Sketch]]] = {}  # by the directory of their processes
+    known: dict[Path, Others] = {}  # by the directory of their processes
     skipped = 0
     for path in paths:
-        others = known.setdefault(home_of(path), [])
+        others = known.setdefault(home_of(path), Others())
         one = OneOfSeveral(path, str(path.relative_to(directory)), rank_of(path), others)
         try:
-            if path.stat().st_size > most_bytes:
-                raise InputError(f"{path}: it is larger than {most_bytes >> 30} GiB")
             found = check(path, one)
         except (InputError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -68,16 +76,22 @@ def each_file(
     if skipped == len(paths):
         raise InputError(f"{directory}: none of its {len(paths):,} files can be used")
     done = len(paths) - skipped
-    tell(f"{done:,} file{'' if done == 1 else 's'} checked" + (f", {skipped:,} skipped" if skipped else ""))
+    tell(f"{counted(done, 'file')} checked" + (f", {skipped:,} skipped" if skipped else ""))
 
 
 @contextmanager
 def row_spool(directory: Path, keys: Sequence[str], path: Path) -> Iterator[Sorter]:
     """Rows that are sorted on disk, in a file without a name. OSError, which names `path`, when there is no room."""
+    with no_room_told(directory, path), Sorter(directory, keys) as rows:
+        yield rows
+
+
+@contextmanager
+def no_room_told(directory: Path, path: Path) -> Iterator[None]:
+    """Of what waits in `directory`: OSError, which names `path`, when there is no room."""
     try:
-        with Sorter(directory, keys) as rows:
-            yield rows
-    except InputError:
+        yield
+    except (InputError, UsageError):
         raise
     except MemscopeError:
         raise OSError(errno.ENOSPC, f"no room in {directory} to sort the rows", str(path)) from None

@@ -39,7 +39,7 @@ Key = tuple[int, ...]
 CHUNK_ROWS = 1 << 18
 BLOCK_ROWS = 1 << 15
 FAN_IN = 32
-LEAST_FREE_BYTES = 64 << 20  # that are left on the disk
+LEAST_FREE_BYTES = 64 << 20  # that are left on the disk, or as much as a smaller file takes of it
 ARRIVAL = "arrival"
 """The last key of all rows: their number in the order in which they came."""
 
@@ -290,7 +290,7 @@ class ColumnFile:
 
     def _write(self, pieces: list[memoryview], size: int) -> None:
         space = os.statvfs(self._file.fileno())
-        if space.f_bavail * space.f_frsize < size + LEAST_FREE_BYTES:
+        if space.f_bavail * space.f_frsize < size + min(LEAST_FREE_BYTES, self.size + size):
             raise MemscopeError(
                 f"{self._directory.parent}: the disk is full: {self.size >> 20:,} MiB of events wait there to be "
                 "sorted; name a directory on another disk with -o"

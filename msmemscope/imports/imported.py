@@ -22,6 +22,8 @@ Definitions = dict[str, dict[str, bytes]]
 
 NO_FRAMES = dict.fromkeys(("id", "file", "function", "line", "kind"), b"")
 NO_STACKS = dict.fromkeys(("id", "count", "kind", "frames"), b"")
+FREED_BY = "freed_by"
+"""A column that readers may add, which is not written: of a release the id of its call stack, or 0."""
 _NOTHING = {"used": UNKNOWN, "total": UNKNOWN, "device": NO_DEVICE}
 _PROCESS = "process"
 
@@ -170,7 +172,17 @@ class Named:
         if at == len(self._ids) or int(self._ids[self._order[at]]) != id:
             return ""
         row = int(self._order[at])
-        return self._bytes[int(self._ends[row - 1]) if row else 0 : int(self._ends[row])].decode("utf-8", "replace")
+        return self._text(int(self._ends[row - 1]) if row else 0, int(self._ends[row]))
+
+    def each(self) -> Iterator[tuple[int, str]]:
+        """Every id with its text, in the order of the definitions."""
+        start = 0
+        for id, end in zip(self._ids.tolist(), self._ends.tolist(), strict=True):
+            yield id, self._text(start, end)
+            start = end
+
+    def _text(self, start: int, end: int) -> str:
+        return self._bytes[start:end].decode("utf-8", "replace")
 
 
 _MASK = (1 << 64) - 1

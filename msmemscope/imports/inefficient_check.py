@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from msmemscope._kernel import PATTERNS, InefficientRows
 from msmemscope.analysis.patterns import UPSTREAM, words_of
-from msmemscope.imports.attr_rewrite import Marks, rewrite, stamp_of
+from msmemscope.imports.attr_rewrite import Marks, rewrite, stamp_of, take_back
 from msmemscope.imports.dump_directory import OneOfSeveral, device_id, row_spool
 from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.upstream_files import Columns, RowFile
@@ -149,6 +149,8 @@ def check(
     InputError and OSError name the file."""
     name, rank = (among.name, among.rank) if among is not None else ("", None)
     wanted = tuple(UPSTREAM if types is None else types)
+    if target == path.resolve():
+        take_back(path)
     stamp = stamp_of(path)
     file = RowFile(path, keeps_ends=True, defines=False)
     stale: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []

@@ -16,9 +16,11 @@ from typing import Any
 
 from msmemscope.aggregate.store import Store
 from msmemscope.errors import UsageError
+from msmemscope.imports.deduced_owners import COLUMNS, DeducedOwners
 from msmemscope.imports.external_sort import ColumnFile, Columns
-from msmemscope.imports.imported import Definitions, Events, Process
+from msmemscope.imports.imported import Definitions, Events, Process, Texts
 from msmemscope.imports.ranks import ranks_of
+from msmemscope.imports.stack_roles import StackRoles
 from msmemscope.imports.step_evidence import Evidence, MarkNames, columns_for, gather
 from msmemscope.imports.steps import Numbering, Steps, clock_of, find_steps, marks_for, parsed_times
 from msmemscope.imports.torch_events import events_of
@@ -64,13 +66,14 @@ def import_job(request: Request, *, progress: Progress | None = None) -> list[st
 
 
 class _Import:
-    """The way of the events: read and ordered on disk, looked through for steps, written."""
+    """The way of the events: read and ordered on disk, looked through for steps and owners, written."""
 
     def __init__(self, run: Path, request: Request, progress: Progress | None) -> None:
         self._run, self._request, self._progress = run, request, progress
         self._store = Store(run)
         self._definitions = DefinitionWriter(self._store)
         self._names = MarkNames(marks_for(request.steps_at, request.steps_by))
+        self._roles = StackRoles()
         self._disk = ColumnFile(run)
 
     def __enter__(self) -> _Import:
@@ -88,22 +91,39 @@ class _Import:
                 processes = read_dumps(paths, events, self._define, request.ranks, self._progress)
             else:
                 processes = _read_snapshots(paths, events, self._define, request, self._progress)
-            self._definitions.flush()
             steps = self._steps(processes, events)
+            owners = self._owners(events)
+            self._definitions.flush()
+            pieces = _stepped(processes, steps, events)
+            source: dict[str, object] = {"files": [path.name for path in paths], "steps": steps.text}
+            if owners is not None:
+                pieces = owners.labelled(pieces)
+                source["owners"] = "deduced from call stacks and lifetimes"
             write_run(
                 self._run,
                 self._store,
                 processes,
-                _stepped(processes, steps, events),
+                pieces,
                 version=version_of("msmemscope"),
-                source={"files": [path.name for path in paths], "steps": steps.text},
+                source=source,
                 world_size=max((one.rank + 1 for one in processes if one.rank is not None), default=0),
                 config=request.config,
             )
-        return [*steps.warnings, steps.text]
+        return [*steps.warnings, steps.text, *([] if owners is None else [owners.text()])]
+
+    def _owners(self, events: Events) -> DeducedOwners | None:
+        """None: no call stack proves any."""
+        if not self._roles:
+            return None
+        texts = Texts()
+        owners = DeducedOwners(self._roles, texts)
+        self._definitions.add(texts.definitions())
+        owners.survey(events.pieces(COLUMNS))
+        return owners
 
     def _define(self, definitions: Definitions) -> None:
         self._names.learn(definitions)
+        self._roles.learn(definitions)
         self._definitions.add(definitions)
 
     def _steps(self, processes: Sequence[Process], events: Events) -> Steps:

@@ -23,7 +23,9 @@ import numpy.typing as npt
 from msmemscope.imports.dump_directory import OneOfSeveral, device_id, row_spool
 from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.imported import text_id
+from msmemscope.imports.mark_names import marks_of, tell_names
 from msmemscope.imports.upstream_files import Columns, RowFile
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 _MIB = 1 << 20
@@ -101,6 +103,9 @@ def check(
         found.sort(key=lambda block: block.id)
         report(found, who, pools, tell)
         left += found
+    if not any(state.marks for state in states.values()):
+        names, of_first = marks_of(path)
+        tell_names(names, tell, of_first=of_first)
     return left
 
 
@@ -156,9 +161,9 @@ def _follow(rows: Sorter, start_index: int) -> dict[int, _State]:
 def tell_too_few(marks: int, start_index: int, device: str, tell: Callable[[str], None]) -> bool:
     """Whether a device has no three marks from start_index on."""
     if marks < MARKS:
-        tell(f"ERROR: device {device} has {marks} marks of that name; {MARKS} are needed")
+        tell(f"ERROR: device {device} has {counted(marks, 'mark')} of that name; {MARKS} are needed")
     elif start_index + MARKS > marks:
-        tell(f"INFO: device {device} has {marks} marks; from {start_index} on there are no {MARKS}")
+        tell(f"INFO: device {device} has {counted(marks, 'mark')}; from {start_index} on there are no {MARKS}")
     return start_index + MARKS > marks
 
 
@@ -168,7 +173,8 @@ def report(found: list[LeftBlock], device: str, pools: Sequence[str], tell: Call
         tell(f"Device {device}: nothing of {', '.join(pools)} is left")
         return
     total = sum(block.bytes for block in found) / _MIB
-    tell(f"====== Device {device}: {len(found)} blocks of {total:.6f} MB are left ======")
+    blocks, are = counted(len(found), "block"), "is" if len(found) == 1 else "are"
+    tell(f"====== Device {device}: {blocks} of {total:.6f} MB {are} left ======")
     for block in found:
         where = f"0x{block.address:016x}, MALLOC with ID {block.id} of process {block.pid}"
         where += f", {block.line}" if block.line else ""

@@ -6,6 +6,7 @@ which they were recorded; one pass over them, and what is kept are the blocks th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from msmemscope.analysis.blocks import event_columns
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.imports.leak_check import MARKS, LeftBlock, report, tell_too_few
+from msmemscope.imports.mark_names import tell_names
 from msmemscope.tables.process import Process
 from msmemscope.tables.run import Run
 from msmemscope.text import plain
@@ -46,22 +48,31 @@ def check_run(
     tell(f"Blocks between marks {mark!r} of {path.name}")
     left: list[LeftBlock] = []
     is_any = False
+    marks: Counter[str] = Counter()
     for group in run.groups():
         for process in group:
-            found = _of_process(run, process, mark, start_index, pools, tell)
+            found = _of_process(run, process, mark, start_index, pools, tell, marks)
             is_any |= found is not None
             left += found or []
     if not is_any:
         tell(f"INFO: nothing of {', '.join(pools)} was recorded; pools= takes others")
+    if plain(mark) not in marks:
+        tell_names(marks, tell)
     for skipped in run.skipped:
         tell(f"WARNING: {skipped}")
     return left
 
 
 def _of_process(
-    run: Run, process: Process, mark: str, start_index: int, pools: Sequence[str], tell: Callable[[str], None]
+    run: Run,
+    process: Process,
+    mark: str,
+    start_index: int,
+    pools: Sequence[str],
+    tell: Callable[[str], None],
+    marks: Counter[str],
 ) -> list[LeftBlock] | None:
-    """None: it has none of the pools."""
+    """None: it has none of the pools. marks: gets how often each name of a mark comes."""
     who = f"rank {process.rank}" if process.rank is not None else f"process {process.pid}"
     if lost := sum(process.lost.values()):
         tell(f"WARNING: {lost:,} events of {who} were lost: a block whose FREE is among them looks alive")
@@ -69,7 +80,7 @@ def _of_process(
     devices: dict[_Place, _Device] = {}
     for batch in run.events(rings={process.ring}, columns=_COLUMNS):
         columns = event_columns(batch, _COLUMNS)
-        _follow(columns, first, _marks(run, columns, plain(mark)), start_index, wanted, devices)
+        _follow(columns, first, _marks(run, columns, plain(mark), marks), start_index, wanted, devices)
         first += batch.num_rows
     found: list[LeftBlock] = []
     for place, state in sorted(devices.items()):
@@ -93,9 +104,13 @@ def _line(run: Run, stack: int) -> str:
     return f"{Path(frame.file).name}:{frame.line}" if frame is not None and frame.kind == "python" else ""
 
 
-def _marks(run: Run, columns: dict[str, npt.NDArray[Any]], mark: str) -> npt.NDArray[np.bool_]:
+def _marks(run: Run, columns: dict[str, npt.NDArray[Any]], mark: str, marks: Counter[str]) -> npt.NDArray[np.bool_]:
     is_mark = columns["kind"] == Kind.MARK
-    named = [name for name in np.unique(columns["name"][is_mark]).tolist() if run.string(name) == mark]
+    ids, counts = np.unique(columns["name"][is_mark], return_counts=True)
+    texts = {name: run.string(name) for name in ids.tolist()}
+    for name, count in zip(ids.tolist(), counts.tolist(), strict=True):
+        marks[texts[name]] += count
+    named = [name for name, text in texts.items() if text == mark]
     return np.asarray(is_mark & np.isin(columns["name"], np.array(named, np.uint64)))
 
 

@@ -24,7 +24,7 @@ from msmemscope.analysis.findings import ranks_text
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports.alignment import aligned
 from msmemscope.imports.external_sort import Columns
-from msmemscope.imports.imported import Process, rows
+from msmemscope.imports.imported import FREED_BY, Process, rows
 from msmemscope.imports.rhythm import Rhythm, find_rhythms
 from msmemscope.imports.step_evidence import MARKS, Evidence, Mark, Marks
 from msmemscope.vocabulary import Kind, StepSource
@@ -108,6 +108,8 @@ class Numbering:
         begun = begin + np.searchsorted(mine, np.arange(high - low), side="right")
         columns = columns | {"step": np.where(begun > 0, begun + (self._first - 1), 0).astype(np.uint32)}
         told = self._marks(begin, end, columns["ts"][mine], columns["tid"][mine])
+        if FREED_BY in columns:
+            told[FREED_BY] = np.zeros(len(mine), np.uint64)
         return {name: np.insert(columns[name], mine, told[name]) for name in told}
 
     def behind(self) -> Columns | None:

@@ -9,6 +9,10 @@ In: a `Snapshot`. Out: `Imported`.
             A range that is unmapped otherwise than it was mapped is cut at every boundary that the file names.
   before    What the history does not tell the beginning of was there before it: blocks that it frees, and blocks and
             segments that are there at its end. They come first, with flag SHADOW.
+  releases  have the call stack of who lets go, where the file has one, in the column FREED_BY; events have none.
+  streams   of each block the stream that it was allocated for. The file has the driver's handle of it, which is another
+            in each process: on each device the default stream is 0, the others are 1, 2, ... in the order in which the
+            history, then the segments, name them. So ranks that do the same have the same numbers.
   sums      used and total are the bytes of all blocks and segments that the events until then come to, per device. At
             the end they must be what the snapshot itself holds; what differs is said in `doubts`.
   times     microseconds of the wall clock. A history runs in its own order; a time that is before the one of the entry
@@ -27,15 +31,18 @@ import numpy.typing as npt
 from msmemscope._kernel import TRACE_ACTIONS
 from msmemscope.errors import InputError
 from msmemscope.imports.external_sort import Columns
-from msmemscope.imports.imported import Imported, Texts, joined, rows, taken
+from msmemscope.imports.imported import FREED_BY, Imported, Texts, joined, rows, taken
 from msmemscope.imports.mapped_ranges import Ranges, as_blocks
 from msmemscope.imports.torch_snapshot import Snapshot
-from msmemscope.vocabulary import UNKNOWN, BlockState, DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import STREAM_SHIFT, UNKNOWN, BlockState, DeviceType, Flag, Kind, Pool
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
+OUT_OF_MEMORY = "out of memory"
+"""Name of the snapshot that stands behind an OOM."""
 _MOST_US = (1 << 62) // 1000
+_MOST_STREAMS = 1 << 22  # further ones are one
 _APP = 33 << 56  # of the driver's flag word: torch's pool asks for its segments through the application interface
 
 
@@ -70,6 +77,9 @@ def events_of(snapshot: Snapshot, *, device_type: str = "") -> Imported:
         pieces.append(_Device(snapshot, platform, device, times, texts).events(doubts))
     columns = joined([*pieces, _annotations(snapshot, platform)])
     columns = taken(columns, np.argsort(columns["ts"], kind="stable"))
+    is_free = (columns["kind"] == Kind.FREE) & (columns["pool"] == platform.pool)
+    columns[FREED_BY] = np.where(is_free, columns["attr"], np.uint64(0))
+    columns["attr"][is_free] = 0
     if snapshot.left_out:
         doubts["snapshot"] = f"{snapshot.left_out:,} damaged entries are left out, the first: {snapshot.first_left_out}"
         if snapshot.unknown_actions:
@@ -101,6 +111,22 @@ def _times(traces: Mapping[str, Any], doubts: dict[str, str]) -> npt.NDArray[np.
     return times
 
 
+@dataclass(frozen=True)
+class _Handles:
+    """Streams' handles in the order of their values, and the number of each."""
+
+    sorted: Ints
+    numbers: Ints
+
+
+def _in_order(*handles: Ints) -> _Handles:
+    """The default stream, whose handle is 0, has number 0."""
+    found, first = np.unique(np.concatenate([np.zeros(1, np.int64), *handles]), return_index=True)
+    numbers = np.empty(len(found), np.int64)
+    numbers[np.argsort(first)] = np.minimum(np.arange(len(found)), _MOST_STREAMS)
+    return _Handles(found, numbers)
+
+
 class _Device:
     """One device's history."""
 
@@ -119,6 +145,8 @@ class _Device:
         held = here[snapshot.blocks["segment"]] if len(here) else np.zeros(0, bool)
         held = held & (snapshot.blocks["state"] == BlockState.ALLOCATED)
         self._blocks = {name: column[held] for name, column in snapshot.blocks.items()}
+        self._handles = _in_order(self._trace["stream"], self._segments["stream"])
+        self._block_streams = snapshot.segments["stream"][self._blocks["segment"]]
 
     def events(self, doubts: dict[str, str]) -> Columns:
         """Of pool, driver and the program, in order."""
@@ -128,16 +156,24 @@ class _Device:
         order = np.lexsort((self._rank_in_trace(driver, pool), events["ts"], ~(events["flags"] & Flag.SHADOW != 0)))
         events = taken(events, order)
         self._add_levels(events)
-        events["aux"][:] = 0
+        ours = (events["pool"] == self._platform.pool) & (events["kind"] == Kind.MALLOC)
+        events["aux"] = np.where(ours, events["attr"], 0).astype(np.uint32)
+        events["attr"][ours] = 0
         return events
+
+    def _stream_words(self, handles: Ints) -> npt.NDArray[np.uint64]:
+        """What record.h has in `aux` for streams; it stands in `attr` until events are in order, as FREED_BY does."""
+        told = self._handles.numbers[np.searchsorted(self._handles.sorted, handles)] + 1
+        return np.asarray(told.astype(np.uint64) << np.uint64(STREAM_SHIFT))
 
     def _rank_in_trace(self, driver: Columns, pool: Columns) -> Ints:
         """The place of each event's entry, which `aux` holds until they are in order."""
-        others = np.flatnonzero(self._is_other())
-        return np.concatenate([driver["aux"].astype(np.int64), pool["aux"].astype(np.int64), others])
+        return np.concatenate([driver["aux"].astype(np.int64), pool["aux"].astype(np.int64), self._other_rows()])
 
     def _is(self, *words: str) -> Bools:
-        return np.isin(self._trace["action"], [TRACE_ACTIONS[word] for word in words])
+        chosen = np.zeros(256, bool)  # by action
+        chosen[[TRACE_ACTIONS[word] for word in words]] = True
+        return np.asarray(chosen[self._trace["action"]])
 
     def _rows(self, at: Ints, **values: Any) -> Columns:
         trace = self._trace
@@ -175,6 +211,8 @@ class _Device:
         last = np.append(first[1:], True) if len(at) else first
         events = self._rows(at[keep])
         freed = action[keep] != TRACE_ACTIONS["alloc"]
+        freed_by = np.where(events["stack_py"] != 0, events["stack_py"], events["stack_c"])
+        events["attr"] = np.where(freed, freed_by, self._stream_words(self._trace["stream"][at[keep]]))
         events["kind"] = np.where(freed, Kind.FREE, Kind.MALLOC)
         for name in ("stack_py", "stack_c", "name"):
             events[name][freed] = 0
@@ -192,6 +230,7 @@ class _Device:
             size=np.concatenate([self._trace["size"][seeds], blocks["requested"][here]]),
             stack_py=np.concatenate([np.zeros(len(seeds), np.uint64), blocks["stack_py"][here]]),
             stack_c=np.concatenate([np.zeros(len(seeds), np.uint64), blocks["stack_c"][here]]),
+            attr=self._stream_words(np.concatenate([self._trace["stream"][seeds], self._block_streams[here]])),
             flags=Flag.SHADOW,
             device=self._device,
             device_type=self._platform.device_type,
@@ -247,21 +286,30 @@ class _Device:
         return self._is("snapshot", "oom", "user_defined")
 
     def _others(self) -> Columns:
-        at = np.flatnonzero(self._is_other())
+        """Behind each OOM, of which the file says what was free on the device, a snapshot of that moment."""
+        at = self._other_rows()
         events = self._rows(at, ptr=0)
         action = self._trace["action"][at]
-        oom, snapshot = action == TRACE_ACTIONS["oom"], action == TRACE_ACTIONS["snapshot"]
+        again = np.append(False, at[1:] == at[:-1])
+        oom = (action == TRACE_ACTIONS["oom"]) & ~again
+        snapshot = (action == TRACE_ACTIONS["snapshot"]) | again
         events["kind"] = np.select([oom, snapshot], [Kind.OOM, Kind.SNAPSHOT], Kind.MARK)
         events["size"][~oom] = 0
         events["pool"][events["kind"] == Kind.MARK] = Pool.NONE
         # The name of a mark is what the program noted.
-        for chosen, name in ((oom, "CachingAllocator"), (snapshot, "snapshot")):
+        for chosen, name in ((oom, "CachingAllocator"), (snapshot & ~again, "snapshot"), (again, OUT_OF_MEMORY)):
             if chosen.any():
                 events["name"][chosen] = self._texts.id(name)
         free = self._trace["addr"][at]
         known = snapshot & (free < 1 << 62)
         events["attr"][known] = free[known]
         return events
+
+    def _other_rows(self) -> Ints:
+        """Entries that are no blocks or segments, each OOM that knows what was free twice."""
+        at = np.flatnonzero(self._is_other())
+        told = self._is("oom") & (self._trace["addr"] > 0) & (self._trace["addr"] < 1 << 62)
+        return np.sort(np.concatenate([at, np.flatnonzero(told)]))
 
     def _add_levels(self, events: Columns) -> None:
         """used and total of each event."""

@@ -8,22 +8,20 @@ In: a path. Out: rows as columns, in the order of the file, a piece at a time:
     tell(file.left_out)              # known when all pieces were taken
 
 What does not fit into memory is sorted by `external_sort.Sorter`: `rows.add(piece.columns)`, then
-`rows.in_order(("id", …))`. `read_rows` is for whoever wants all rows at once: 138 bytes for each. The work is done
-natively (native/kernel/upstream_reader.h).
+`rows.in_order(("id", …))`. The work is done natively (native/kernel/upstream_reader.h).
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import numpy.typing as npt
 
 from msmemscope._kernel import SqliteError, SqliteRows, SqliteTable, UpstreamReader
@@ -55,14 +53,15 @@ class Piece:
 
 class RowFile:
     """One file, read once. keeps_ends: with the FREE rows that upstream adds at its exit, which are no events. defines:
-    False leaves out call stacks and the definitions, whose memory grows with them; ids of texts are there.
+    False leaves out call stacks and the definitions, whose memory grows with them; ids of texts are there. names: with
+    the definitions of what stands in the column Name all the same.
 
     Behind the last piece, left_out: rows that cannot be used; first_left_out: the place of the first, and why; derived:
     rows that tell nothing of their own."""
 
-    def __init__(self, path: Path, *, keeps_ends: bool = False, defines: bool = True) -> None:
+    def __init__(self, path: Path, *, keeps_ends: bool = False, defines: bool = True, names: bool = False) -> None:
         self.path = path
-        self._reader = UpstreamReader(keeps_ends=keeps_ends, defines=defines, modules=MODULES)
+        self._reader = UpstreamReader(keeps_ends=keeps_ends, defines=defines, modules=MODULES, names=names)
 
     @property
     def left_out(self) -> int:
@@ -148,27 +147,6 @@ def _add_rows(reader: UpstreamReader, source: SqliteRows | sqlite3.Cursor) -> bo
     return bool(found)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A whole file: what its pieces hold, one behind the other."""
-
-    path: Path
-    columns: Columns
-    definitions: Definitions
-    left_out: int
-    first_left_out: str
-    derived: int
-
-
-def read_rows(path: Path, *, keeps_ends: bool = False) -> Rows:
-    """All pieces of a RowFile, with its errors."""
-    file = RowFile(path, keeps_ends=keeps_ends)
-    pieces = list(file.pieces())
-    columns = {name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
-    definitions = _joined([piece.definitions for piece in pieces])
-    return Rows(path, columns, definitions, file.left_out, file.first_left_out, file.derived)
-
-
 def logs_of(path: Path) -> tuple[Path, Path]:
     """Where SQLite keeps what is not in a db yet, and what is to be taken back in it: beside the file itself, be `path`
     a link to it."""
@@ -179,15 +157,3 @@ def logs_of(path: Path) -> tuple[Path, Path]:
 def files_below(directory: Path) -> list[Path]:
     """The files of upstream's that lie in a directory, at any depth."""
     return sorted(path for path in directory.rglob("*_dump_*") if _NAME.search(path.name) and path.is_file())
-
-
-def joined_definitions(several: list[Rows]) -> Definitions:
-    """An id may stand there more than once."""
-    return _joined([one.definitions for one in several])
-
-
-def _joined(several: Sequence[Definitions]) -> Definitions:
-    return {
-        kind: {name: b"".join(one[kind][name] for one in several) for name in columns}
-        for kind, columns in several[0].items()
-    }

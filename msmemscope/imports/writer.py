@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -194,12 +195,19 @@ class _Ring:
             "rank": rank,
             "world_size": self._world_size if rank >= 0 else -1,
             "pid": self.pid,
-            "program": process.path.name[:4096],
+            "program": _program(process)[:4096],
             "created_ns": process.first_ts,
             "wall_offset_ns": process.wall_offset_ns,
             "closed": True,
         }
         return RingReport(identity, self.stored, self.stored.rows * EVENT_BYTES, final=True, not_seen=process.doubts)
+
+
+def _program(process: Process) -> str:
+    """The file, which stands for the program. Those of ranks differ by numbers (the rank, a time): peers are ranks that
+    run one program."""
+    name = process.path.name
+    return name if process.rank is None else re.sub(r"\d+", "N", name)
 
 
 def _bytes(column: npt.NDArray[Any]) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 COMPONENT, PROCESS, DETAIL_1, DETAIL_2 = 1, 2, 3, 4  # levels of record.h
 
 AROUND, OPENS, CLOSES, TAGS = "around", "opens", "closes", "tags"
-SNAPSHOT, DUMPS, MARKS = "snapshot", "dumps", "marks"
+SNAPSHOT, DUMPS, MARKS, RANGES = "snapshot", "dumps", "marks", "ranges"
 
 Labels = tuple[tuple[int, str], ...]
 
@@ -19,7 +19,7 @@ class Hook(NamedTuple):
     them; `tags`: what it has made when it returns gets addresses' labels, by the function `tag` of `tags.py`;
     `snapshot`: the allocator's counters before and behind it; `dumps`: a snapshot behind it, named like the file that
     it has written, its first argument; `marks`: before it runs, a mark of the name `tag`
-    (msmemscope.mark).
+    (msmemscope.mark); `ranges`: its run is a range of the name `tag`, and whose its memory is, others say.
     """
 
     module: str

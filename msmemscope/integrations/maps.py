@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msmemscope.integrations.deepspeed import ZERO
 from msmemscope.integrations.fsdp import FSDP1, FSDP2, FSDP2_COLLECTIVES, FSDP2_FUNCTIONS
+from msmemscope.integrations.graphs import GRAPHS
 from msmemscope.integrations.hook import Hook
 from msmemscope.integrations.mindspeed import TRAINING
 from msmemscope.integrations.torch_history import DUMPS_OF_HISTORY
@@ -30,6 +31,7 @@ MAPS: dict[tuple[str, str, str, str], tuple[Hook, ...]] = {
     ("verl", "0.8+", "worker", SNAPSHOT): VERL_SNAPSHOTS,
     ("mindspeed_llm", "0.12.1", "training", SNAPSHOT): TRAINING,
     ("deepspeed", "0.12+", "zero", DECOMPOSE): ZERO,
+    ("pytorch", "2.3+", "graphs", DECOMPOSE): GRAPHS,
     ("pytorch", "2.6+", "fsdp1", DECOMPOSE): FSDP1,
     ("pytorch", "2.6+", "fsdp2", DECOMPOSE): FSDP2,
     ("pytorch", "2.6-2.9", "fsdp2", DECOMPOSE): FSDP2_FUNCTIONS,
@@ -51,7 +53,7 @@ def find(framework: str, version: str, component: str, hook_type: str) -> tuple[
     covering = [hook for key, found in keys.items() if covers(key, version) for hook in found]
     if not covering:
         raise ValueError(f"no hooks for {framework} {version!r}; known: {', '.join(keys)}")
-    return tuple({(hook.module, hook.name): hook for hook in covering}.values())
+    return tuple({(hook.module, hook.name, hook.how): hook for hook in covering}.values())
 
 
 def automatic(torch_version: str) -> tuple[Hook, ...]:

@@ -42,6 +42,14 @@ def kv_cache(runner: Any, arguments: tuple[Any, ...], result: Any) -> Found:
         yield labels, list(_flat(value))
 
 
+def models_by_role(worker: Any, _arguments: tuple[Any, ...], _result: Any) -> Found:
+    """verl's init_model: which of the weights of a worker with several models are the actor's, the reference's."""
+    for role in ("actor", "ref"):
+        model = getattr(getattr(getattr(worker, role, None), "engine", None), "module", None)
+        parts = model if isinstance(model, (list, tuple)) else [model]  # Megatron's pipelines have several
+        yield ((DETAIL_2, role),), [value for part in parts for value in _held(part)]
+
+
 def zero_stage_3(optimizer: Any, _arguments: tuple[Any, ...], _result: Any) -> Found:
     """DeepSpeed's ZeRO 3: the buckets in which gradients are reduced, and this rank's part of them."""
     buckets = getattr(optimizer, "ipg_buckets", {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msmemscope.integrations.hook import AROUND, COMPONENT, PROCESS, SNAPSHOT, Hook, hooks
+from msmemscope.integrations.hook import AROUND, COMPONENT, PROCESS, SNAPSHOT, TAGS, Hook, hooks
 
 _VERL = (COMPONENT, "verl")
 _ENGINES = "verl.workers.engine_workers"  # from 0.8 on
@@ -12,11 +12,14 @@ _EARLIER = ("fsdp_workers", "megatron_workers")  # each with workers of its own
 _ACTOR = "init_model update_actor compute_log_prob compute_ref_log_prob update_weights"
 _TRAINING = "train_batch infer_batch"
 
-PHASES: tuple[Hook, ...] = tuple(
-    hook
-    for worker, names in (("ActorRolloutRefWorker", _ACTOR), ("TrainingWorker", _TRAINING))
-    for name in names.split()
-    for hook in hooks(_ENGINES, f"{worker}.{name}", AROUND, _VERL, (PROCESS, name))
+PHASES: tuple[Hook, ...] = (
+    *(
+        hook
+        for worker, names in (("ActorRolloutRefWorker", _ACTOR), ("TrainingWorker", _TRAINING))
+        for name in names.split()
+        for hook in hooks(_ENGINES, f"{worker}.{name}", AROUND, _VERL, (PROCESS, name))
+    ),
+    *hooks(_ENGINES, "ActorRolloutRefWorker.init_model", TAGS, tag="models_by_role"),
 )
 WORKER_SNAPSHOTS: tuple[Hook, ...] = (
     *(hook for name in _ACTOR.split() for hook in hooks(_ENGINES, f"ActorRolloutRefWorker.{name}", SNAPSHOT)),
@@ -29,12 +32,16 @@ TASK_RUNNER = hooks(
     "TaskRunner.add_ref_policy_worker TaskRunner.run",
     SNAPSHOT,
 )
-# Since then the class itself is an actor of Ray; its base is one that can be wrapped.
-TASK_RUNNER_SINCE = hooks(
-    "verl.trainer.main_ppo_v0",
-    "BaseTaskRunner.add_actor_rollout_worker BaseTaskRunner.add_critic_worker BaseTaskRunner.add_ref_policy_worker "
-    "BaseTaskRunner.init_resource_pool_mgr",
-    SNAPSHOT,
+# Since then the class itself is an actor of Ray; its base is one that can be wrapped, and so is the trainer that the
+# second generation's runner drives.
+TASK_RUNNER_SINCE = (
+    *hooks(
+        "verl.trainer.main_ppo_v0",
+        "BaseTaskRunner.add_actor_rollout_worker BaseTaskRunner.add_critic_worker BaseTaskRunner.add_ref_policy_worker "
+        "BaseTaskRunner.init_resource_pool_mgr",
+        SNAPSHOT,
+    ),
+    *hooks("verl.trainer.ppo.v1.trainer_base", "PPOTrainer.init PPOTrainer.step", SNAPSHOT),
 )
 
 WORKERS = {

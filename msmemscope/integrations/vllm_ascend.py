@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msmemscope.integrations.hook import AROUND, COMPONENT, DETAIL_1, PROCESS, SNAPSHOT, TAGS, hooks
+from msmemscope.integrations.hook import AROUND, COMPONENT, DETAIL_1, PROCESS, RANGES, SNAPSHOT, TAGS, hooks
 
 _RUNNER = "vllm_ascend.worker.model_runner_v1"
 _WORKER = "vllm_ascend.worker.worker"
@@ -14,6 +14,8 @@ WORKER = (
     *hooks(_RUNNER, "NPUModelRunner.capture_model", AROUND, (DETAIL_1, "graph_pool")),
     *hooks(_WORKER, "NPUWorker.compile_or_warm_up_model", AROUND, _VLLM, (PROCESS, "warmup")),
     *hooks(_RUNNER, "NPUModelRunner.load_model", TAGS, tag="model"),
+    *hooks(_RUNNER, "NPUModelRunner.load_model", RANGES, tag="vllm.load_model"),
+    *hooks(_RUNNER, "NPUModelRunner.initialize_kv_cache", RANGES, tag="vllm.initialize_kv_cache"),
     *hooks(_RUNNER, "NPUModelRunner.initialize_kv_cache_tensors", TAGS, tag="kv_cache"),
 )
 WORKER_SNAPSHOTS = (

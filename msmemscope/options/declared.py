@@ -193,10 +193,11 @@ OPTIONS: tuple[Option, ...] = (
         "analysis that is none of these words by its name (peers, watch, or one of another package: "
         "msmemscope analyze --list). That memory ran out is told with any of them; oom looks "
         "for leaks too and adds the blocks that were alive to the per-device files, decompose says whose the bytes "
-        "are (cluster/decompose.csv) and adds the owners of blocks to the per-device files, peak says what was alive "
-        "at each pool's peak (cluster/peak.csv), ledger what every byte of the cards and of host memory is "
-        "(cluster/ledger.csv), inefficient what of the peaks nobody needed (cluster/inefficient.csv) and adds "
-        "inefficient_type to the per-device files.",
+        "are (cluster/decompose.csv) and what each phase needs (cluster/phases.csv; phases alone says that, too) and "
+        "adds the owners of blocks to the per-device files, peak says what was alive at each pool's peak "
+        "(cluster/peak.csv), ledger what every byte of the cards and of host memory is (cluster/ledger.csv), "
+        "inefficient what of the peaks nobody needed (cluster/inefficient.csv) and adds inefficient_type to the "
+        "per-device files.",
         cost="none inside the program, beyond the events that an analysis adds",
         field="analysis",
         api=True,
@@ -249,8 +250,8 @@ OPTIONS: tuple[Option, ...] = (
         flags=("-i", "--input-path"),
         deprecated=("--input",),
         grammar="FILE,FILE",
-        range="exactly two existing, readable csv or db files of upstream's of at most 8 GiB, directories of them, or "
-        f"runs; {MAX_PATH_CHARS} characters together",
+        range="exactly two existing, readable csv or db files of upstream's, directories of them, or runs; "
+        f"{MAX_PATH_CHARS} characters together",
         help="The two files to compare, the base first; only together with --compare.",
         field="input_paths",
         parse=grammars.parse_input_path,
@@ -297,8 +298,9 @@ OPTIONS: tuple[Option, ...] = (
         help="When each process looks up, among its own objects, who holds the tensors that leak. exit: when its "
         "interpreter ends, which is too late for local variables of a function that has returned. step: also at the "
         "end of step 13, and of the first step after a leak was found. none: never.",
-        cost="at most 0.3 s of one processor each time, and nothing where nothing leaks; a process that ends before "
-        "the first verdict on it looks in any case, 30 to 150 ms. step: the program waits for it, once for each leak",
+        cost="at most 0.3 s of one processor each time, 0.2 s more where graphs of autograd are compared, and nothing "
+        "where nothing leaks; a process that ends before the first verdict on it looks in any case, 30 to 150 ms. "
+        "step: the program waits for it, once for each leak",
         field="holders",
         api=True,
         once=True,

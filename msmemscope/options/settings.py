@@ -26,6 +26,7 @@ OWN_ANALYSES = (
     "ledger",
     "peak",
     "peers",
+    "phases",
     "unfreed",
     "watch",
 )  # beside those of upstream's words; a test compares with the registry

@@ -25,6 +25,8 @@ from msmemscope.analysis.compare import COMPARE, CompareOptions
 from msmemscope.analysis.compare_words import COLUMNS as COMPARED
 from msmemscope.analysis.compare_words import rows as compared_rows
 from msmemscope.analysis.findings import Row, fold_ranks
+from msmemscope.analysis.owner_paths import beginning_of_those_below, below_first, first_level, path_text
+from msmemscope.analysis.owners import UNATTRIBUTED
 from msmemscope.errors import RunError, UsageError
 from msmemscope.query.rows import Readable
 from msmemscope.report.analysed import Analysis, analyse, config_of
@@ -81,11 +83,14 @@ class OpenedRun:
     # --- what analyses found ----------------------------------------------------------------------------------
 
     def findings(self, analysis: str = "", *, rank: int | None = None) -> pa.Table:
-        """Every finding, notes (severity info) included, worst first. analysis: of that one alone, by its name. rank:
-        those that are about it. `evidence` is JSON."""
-        if analysis:
-            registry.get_analyzer(analysis)
-        table = self._stored("findings.parquet", FINDINGS_SCHEMA)
+        """Every finding, notes (severity info) included, worst first. analysis: of that one alone, by its name; the run
+        is judged anew by one that it was not recorded with. rank: those that are about it. `evidence` is JSON."""
+        table = None
+        if analysis and not registry.is_asked(analysis, config_of(self._run).active_analysis):
+            summary = analyse(self._run, only=[analysis]).summary
+            table = findings_table(summary.findings, summary.found_by)
+        if table is None:
+            table = self._stored("findings.parquet", FINDINGS_SCHEMA)
         if table is None:
             table = findings_table(self.analysis.summary.findings, self.analysis.summary.found_by)
         if analysis:
@@ -155,6 +160,8 @@ class OpenedRun:
         `msmemscope compare`. InputError where one of the sides lacks what is compared."""
         if table != "findings" and table not in COMPARED:
             raise UsageError(f"unknown table {table!r}; there are {', '.join((*COMPARED, 'findings'))}")
+        if other is not None and not isinstance(other, OpenedRun):
+            raise UsageError(f"compare() takes what open_run() gives; got {type(other).__name__}")
         try:
             options = CompareOptions(steps=steps, ranks=ranks, roles=roles)
         except ValueError as error:
@@ -224,8 +231,9 @@ class OpenedRun:
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """Lives of blocks (docs/formats.md, blocks/), read a piece at a time, only the row groups and columns that are
-        wanted. step: those that lived in it, for a while at least. owner: its blocks and those of owners below it.
-        at_least: of so many bytes. `place` is the user's line; device, pool, name, op and range are texts."""
+        wanted. step: those that lived in it, for a while at least. owner: its blocks and those of owners below it,
+        as their column or as owners() has it ("gradient", "HOST@gradient", "PTA@unattributed"). at_least: of so many
+        bytes. `place` is the user's line; device, pool, name, op and range are texts."""
         paths = sorted((self.path / "blocks").glob("part-*.parquet"))  # none of a run without blocks
         if not (self.path / "blocks").is_dir():
             raise RunError(f"{self.path} has no blocks/ yet: msmemscope analyze {self.path}")
@@ -243,8 +251,7 @@ class OpenedRun:
         if pool:
             filters.append(pc.field("pool") == int(_pool(pool)))
         if owner:
-            text = pc.field("owner").cast(pa.string())
-            filters.append((text == owner) | pc.starts_with(text, f"{owner}@"))
+            filters.append(_owner_filter(owner))
         wanted = None
         for one in filters:
             wanted = one if wanted is None else wanted & one
@@ -318,7 +325,8 @@ def _rows(name: str, summary: Summary) -> pa.Table:
 def _as_read(name: str, columns: Sequence[str], rows: Iterable[Row]) -> pa.Table:
     text = io.StringIO()
     put_rows(text, name, columns, rows)
-    return _read_csv(io.BytesIO(text.getvalue().encode("utf-8", "replace")))
+    # Not a file of Python's, which a thread of Arrow's would let go of (Anchor.open_native).
+    return _read_csv(pa.BufferReader(text.getvalue().encode("utf-8", "replace")))
 
 
 def _read(path: Path) -> pa.Table:
@@ -328,7 +336,7 @@ def _read(path: Path) -> pa.Table:
         raise RunError(f"{path} cannot be read ({error}): msmemscope analyze {path.parent} writes it anew") from None
 
 
-def _read_csv(source: Path | io.BytesIO) -> pa.Table:
+def _read_csv(source: Path | pa.BufferReader) -> pa.Table:
     types = pa_csv.ConvertOptions(column_types=dict.fromkeys(_TEXTS, pa.string()), strings_can_be_null=True)
     lines = pa_csv.ParseOptions(newlines_in_values=True)
     try:
@@ -378,6 +386,27 @@ def _device_filter(device: str) -> pc.Expression:
         raise UsageError(f"unknown device {device!r}; such as cpu, npu, npu:0, cuda:3")
     found = pc.field("device_type") == kinds[name]
     return found & (pc.field("device") == int(number)) if number else found
+
+
+def _owner_filter(owner: str) -> pc.Expression:
+    """An owner as blocks have it, or as trees do, whose root is the pool also where blocks have none (HOST, CUDA)."""
+    text = pc.field("owner").cast(pa.string())
+    found = _is_within(text, owner)
+    root, below = first_level(owner), below_first(owner)
+    if root not in Pool.__members__:
+        return found
+    if below == UNATTRIBUTED:
+        of_nobody = pc.is_in(text, pa.array(["", root, path_text((root, "ops"))]))
+    else:
+        of_nobody = (
+            (text == below) | pc.starts_with(text, beginning_of_those_below(below)) if below else pc.scalar(True)
+        )
+    return found | ((pc.field("pool") == int(Pool[root])) & of_nobody)
+
+
+def _is_within(text: pc.Expression, above: str) -> pc.Expression:
+    """As owner_paths.is_within, of a column."""
+    return (text == above) | pc.starts_with(text, beginning_of_those_below(above))
 
 
 def _pool(name: str) -> Pool:

@@ -12,6 +12,7 @@ from typing import Any
 from msmemscope.analysis import registry
 from msmemscope.analysis.analyzer import Judged, tables_of
 from msmemscope.analysis.blocks import Folded, Table, Tracked, fold
+from msmemscope.analysis.findings import GROWTH
 from msmemscope.analysis.options import by_analysis
 from msmemscope.analysis.registry import Wanted
 from msmemscope.errors import RunError, UsageError
@@ -32,7 +33,8 @@ class Analysis:
     tracked: Tracked
     summary: Summary
     judged: tuple[Judged, ...] = ()  # in the order in which they are told
-    # MEMSCOPE_LIVE_COLUMNS of the blocks that were alive when the last complete step ended; {} where nothing leaks.
+    # MEMSCOPE_LIVE_COLUMNS of the blocks that were alive when the last complete step ended; {} where nothing leaks or
+    # grows.
     leaked: Table = field(default_factory=dict)
 
 
@@ -46,11 +48,12 @@ def analyse(
     capacity: Mapping[tuple[int, str], int] | None = None,
     host_use: Mapping[int, HostSeries] | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] = tell_user,
 ) -> Analysis:
     """Judges a run: by what its folds say, or where there are none (any more) by its parts. only: names of analyses,
     whatever --analysis said; none: those of the configuration. options: by name those of an analysis. capacity: the
     bytes of devices by ring and name. host_use: samples of host memory by ring. None: as the stored samples say.
-    UsageError for an unknown name."""
+    warn: is told what was left out. UsageError for an unknown name."""
     total = sum(process.events for process in run.processes)
 
     def tell(done: int) -> None:
@@ -60,7 +63,7 @@ def analyse(
     settings = config_of(run, config)
     if only:
         settings = settings.replaced(analysis=tuple(only))
-    wanted = Wanted(settings.active_analysis, tuple(only), {**_options_of(settings), **(options or {})})
+    wanted = Wanted(settings.active_analysis, tuple(only), {**_options_of(settings, warn), **(options or {})})
     registry.check(wanted)
     folded = folded or fold(run, until=registry.step_asked(wanted), progress=tell)
     tracked = folded.tracked(run.processes)
@@ -68,21 +71,21 @@ def analyse(
     host = lambda: host_use if host_use is not None else host_series(run.usage())  # noqa: E731
     watch_start = settings.watch.start if settings.watch is not None else ""
     tables = replace(tables_of(run, tracked, folded.held, room, host), watch_start=watch_start)
-    judged = sorted(registry.judge(tables, wanted), key=lambda one: one.analyzer.order)
+    judged = sorted(registry.judge(tables, wanted, warn), key=lambda one: one.analyzer.order)
     run.load_definitions()  # so that the summary tells what of them cannot be read
     summary = summarise(run, tracked, judged)
-    told = summary.leaks or summary.small_leaks
+    told = summary.leaks or summary.small_leaks or summary.of_kind(GROWTH)
     return Analysis(run, tracked, summary, tuple(judged), tables.alive[0] if told else {})
 
 
-def _options_of(settings: Config) -> dict[str, dict[str, str]]:
+def _options_of(settings: Config, warn: Callable[[str], None]) -> dict[str, dict[str, str]]:
     """The options of analyses that the run was recorded with, less those that hold no more: the package may be gone."""
     kept = {}
     for name, values in by_analysis(settings.analysis_options).items():
         try:
             registry.check(Wanted((), (), {name: values}))
         except UsageError as error:
-            tell_user(f"Warning: left out: {error}")
+            warn(f"Warning: left out: {error}")
         else:
             kept[name] = values
     return kept

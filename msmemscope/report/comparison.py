@@ -18,14 +18,14 @@ from msmemscope.analysis.analyzer import Judged, Tables, tables_of
 from msmemscope.analysis.blocks import event_columns, fold
 from msmemscope.analysis.compare import COMPARE, CompareOptions, Comparison, EventsOf, compare_runs
 from msmemscope.analysis.compare_words import COLUMNS, rows
-from msmemscope.analysis.findings import ranks_text
+from msmemscope.analysis.findings import format_bytes, ranks_text
 from msmemscope.analysis.launches import EVENT_KINDS, LAUNCH_COLUMNS
 from msmemscope.folds.host_use import host_series
 from msmemscope.report.cluster import write_json, write_rows
 from msmemscope.report.console import plain_sections
 from msmemscope.report.summary import finding_as_json, losses_of
 from msmemscope.tables.run import Run
-from msmemscope.text import plain
+from msmemscope.text import counted, plain
 
 Progress = Callable[[str, int, int], None]
 
@@ -92,13 +92,14 @@ def comparison_text(a: ReadRun, b: ReadRun, comparison: Comparison, verdict: str
     return "\n".join(map(plain, lines))
 
 
-def verdict_of(comparison: Comparison, limits: Sequence[str], broken: Sequence[str]) -> str:
-    """The last line: what changed, and whether it is allowed."""
+def verdict_of(comparison: Comparison, limits: Sequence[str], broken: Sequence[str], options: CompareOptions) -> str:
+    """The last line: what changed, and whether it is allowed. options: how much more is told."""
     more = sum(1 for one in comparison.findings if one.headline == "MORE")
     other = sum(1 for one in comparison.findings if one.headline == "OPERATORS")
     if not comparison.pairing.pairs:
         return "msMemScope compare: nothing was compared"
-    parts = [f"{more} pool{'' if more == 1 else 's'} with more memory" if more else "no pool has more memory"]
+    least = f"{format_bytes(options.min_bytes)} and {100 * options.min_share:g} %"
+    parts = [f"{counted(more, 'pool')} with more memory" if more else f"no pool has more memory by {least}"]
     if other:
         parts.append("other operators")
     if limits:

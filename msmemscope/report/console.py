@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from msmemscope.analysis import registry
 from msmemscope.analysis.analyzer import Judged
@@ -21,14 +21,13 @@ from msmemscope.analysis.findings import Finding, fold_ranks, format_bytes, rank
 from msmemscope.analysis.frames import user_index
 from msmemscope.analysis.subjects import Subject
 from msmemscope.errors import InputError
-from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.sections import Only, Section
 from msmemscope.report.snapshot_table import snapshot_table
 from msmemscope.report.summary import Holding, Summary
 from msmemscope.report.upstream_blocks import gaps, leaked_blocks
 from msmemscope.tables.run import Run
-from msmemscope.text import host_text, plain
+from msmemscope.text import counted, host_text, plain
 
 _FRAMES = 6  # of a finding's stack
 _ROWS = 32  # of the table of ranks
@@ -86,16 +85,8 @@ def summary_text(
     return plain_text(analyse(run, progress=progress), rank, pid)
 
 
-def only_text(
-    path: str | Path,
-    names: Sequence[str],
-    *,
-    config: Config | Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> str:
-    """What `msmemscope analyze --only` prints. RunError for a directory that is no run; UsageError for an unknown
-    analysis."""
-    analysis = analyse(Run(path), config, only=names, progress=progress)
+def only_text(analysis: Analysis, names: Collection[str]) -> str:
+    """What `msmemscope analyze --only` prints of an analysis by `names`."""
     return "\n".join(line for section in sections(analysis, asked=names) for line in _plain(section))
 
 
@@ -185,7 +176,7 @@ def _job(summary: Summary) -> Section:
     who = [*([ranks] if ranks else []), *([_few(summary.others)] if summary.others else [])]
     host = (*summary.hosts, "")[0] or "unknown"  # files of another tool may tell none
     hosts = f"{len(summary.hosts)} hosts" if len(summary.hosts) > 1 else f"host {host_text(host)}"
-    processes = f"{summary.processes} process{'' if summary.processes == 1 else 'es'}"
+    processes = counted(summary.processes, "process", "processes")
     lines = [f"{' and '.join(who) or 'nobody'} on {hosts}, {processes}"]
     if summary.attempts > 1:
         lines[0] += f", {summary.attempts} attempts"
@@ -194,9 +185,9 @@ def _job(summary: Summary) -> Section:
     if summary.deaths:
         lines.insert(0, "Died: " + "; ".join(summary.deaths))
     if summary.last_step is None:
-        lines.append(f"{summary.events:,} events; no complete step was seen")
+        lines.append(f"{counted(summary.events, 'event')}; no complete step was seen")
     else:
-        lines.append(f"{summary.events:,} events in steps {summary.first_step}-{summary.last_step}")
+        lines.append(f"{counted(summary.events, 'event')} in steps {summary.first_step}-{summary.last_step}")
     if summary.killed:
         lines.append(f"Killed, though the program ended well: {'; '.join(summary.killed)}")
     if summary.missing_ranks:
@@ -266,6 +257,9 @@ def _verdict(analysis: Analysis) -> Section:
     """The last line, which stays in sight however long the rest was."""
     said = [one.analyzer.verdict(one) for one in analysis.judged]
     nothing = "no fault was found" if analysis.summary.findings else "nothing was found"  # notes are no faults
+    looked = [one for one in analysis.judged if one.looked]
+    if looked and all(one.analyzer.unable(one.tables) for one in looked) and not analysis.summary.findings:
+        nothing = "nothing can be said"
     verdict = "; ".join(clause for clause in said if clause) or nothing
     status = analysis.run.info.get("exit_status")
     if analysis.summary.interrupted:
@@ -284,7 +278,9 @@ def _without_findings(analysis: Analysis) -> Iterator[Section]:
         names = [f"{name}.csv" for name in one.analyzer.files]
         there = [str(path) for name in names if (path := analysis.run.path.resolve() / "cluster" / name).is_file()]
         where = f"its table is {there[0]}" if there else "it has no table in cluster/"
-        lines.append(f"{one.analyzer.name}: nothing was found; {where}")
+        why = one.analyzer.unable(one.tables)
+        found = f"nothing can be said: {why}" if why else "nothing was found"
+        lines.append(f"{one.analyzer.name}: {found}; {where}")
     if lines:
         yield Section(lines=tuple(lines))
 

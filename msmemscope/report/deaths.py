@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msmemscope.analysis.findings import ranks_text
+from msmemscope.text import counted
 
 if TYPE_CHECKING:
     from msmemscope.analysis.subjects import Subject, Subjects
@@ -78,7 +79,7 @@ class _Texts:
 
     def texts(self) -> tuple[str, ...]:
         found = [f"{_who(dead)} {how}" for how, dead in self._found.items()]
-        return (*found, *(f"{count} worker{'s' if count > 1 else ''} {how}" for how, count in self._workers.items()))
+        return (*found, *(f"{counted(count, 'worker')} {how}" for how, count in self._workers.items()))
 
 
 def _how(process: Process, *, is_main: bool) -> str:

@@ -7,11 +7,12 @@ upstream puts its own (docs/compare.md).
 from __future__ import annotations
 
 import csv
+import io
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from msmemscope.report.cluster import put_in_place
 from msmemscope.text import harmless
@@ -41,7 +42,7 @@ class Launch(Protocol):
     def compare_net(self) -> int | None: ...
 
 
-def write_memory_compare(output: Path, rows: Sequence[Launch]) -> list[Path]:
+def write_memory_compare(output: Path, rows: Iterable[Launch]) -> list[Path]:
     """Below the output directory; returns both paths, upstream's first. OSError when they cannot be written."""
     second = int(time.time())
     while True:  # where containers share a disk, a pid comes again within a second
@@ -52,20 +53,39 @@ def write_memory_compare(output: Path, rows: Sequence[Launch]) -> list[Path]:
             break
         except FileExistsError:
             second += 1
-    told = ((row, row.base, row.compare) for row in rows)
-    net = ((row, row.base_net, row.compare_net) for row in rows)
-    return [
-        _write(directory / f"memory_compare_{stamp}.csv", _COLUMNS, told),
-        _write(directory / f"launches_{stamp}.csv", _NET_COLUMNS, net),
-    ]
+    paths = [directory / f"memory_compare_{stamp}.csv", directory / f"launches_{stamp}.csv"]
+    with (
+        put_in_place(paths[0]) as of_told,
+        put_in_place(paths[1]) as of_net,
+        _opened(of_told) as told,
+        _opened(of_net) as net,
+    ):
+        told.write(_cells(_FIRST_LINE) + _cells(_COLUMNS))
+        net.write(_cells(_FIRST_LINE) + _cells(_NET_COLUMNS))
+        names: dict[str, str] = {}
+        for row in rows:
+            name = names.get(row.name)
+            if name is None:
+                name = names[row.name] = _cells((harmless(row.name), "")).rstrip("\n")  # with the comma behind it
+            head = f"{row.event},{name}{row.device}"
+            told.write(f"{head},{_difference(row.base, row.compare)}\n")
+            net.write(f"{head},{_difference(row.base_net, row.compare_net)}\n")
+    return paths
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[tuple[Launch, int | None, int | None]]) -> Path:
-    with put_in_place(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="replace") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_FIRST_LINE)
-        writer.writerow(columns)
-        for row, base, compare in rows:
-            cells = ("N/A" if value is None else value for value in (base, compare))
-            writer.writerow([row.event, harmless(row.name), row.device, *cells, (compare or 0) - (base or 0)])
-    return path
+def _opened(path: Path) -> TextIO:
+    return path.open("w", newline="", encoding="utf-8", errors="replace")
+
+
+def _difference(base: int | None, compare: int | None) -> str:
+    """Three cells."""
+    if base is None:
+        return f"N/A,{compare},{compare}"
+    return f"{base},N/A,{-base}" if compare is None else f"{base},{compare},{compare - base}"
+
+
+def _cells(cells: Iterable[str]) -> str:
+    """A line of a csv."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()

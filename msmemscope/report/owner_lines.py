@@ -12,8 +12,10 @@ from typing import Any
 
 from msmemscope.analysis.decompose import END, PEAK, STEP_END, STEP_PEAK
 from msmemscope.analysis.decompose_lines import REST
-from msmemscope.analysis.findings import format_bytes, place_text, with_source
+from msmemscope.analysis.findings import format_bytes, place_text
+from msmemscope.analysis.owner_paths import below_first, is_within, last_level
 from msmemscope.analysis.owners import UNATTRIBUTED
+from msmemscope.analysis.source_text import Sources
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Analysis, Progress, analyse
 from msmemscope.report.console import check_there
@@ -63,18 +65,18 @@ def owner_lines_text(
     mine = [row for row in rows if row["when"] in moments and _is_below(str(row["owner"]), owner)]
     if not mine:
         raise InputError(f"{run.path}: {_unknown(owner, rows, step, moments, analysis)}")
-    return "\n".join(map(plain, _paragraphs(mine)))
+    return "\n".join(map(plain, _paragraphs(mine, Sources.of(run.processes))))
 
 
 def _is_below(text: str, owner: str) -> bool:
     """ "PTA@optimizer_state@exp_avg" is below "PTA@optimizer_state" and below "optimizer_state"."""
-    return any(one == owner or one.startswith(f"{owner}@") for one in (text, text.partition("@")[2]))
+    return is_within(text, owner) or is_within(below_first(text), owner)
 
 
 def _unknown(owner: str, rows: list[Cells], step: int | None, moments: tuple[str, ...], analysis: Analysis) -> str:
     if not rows:
         return "nobody has named an owner: record with --analysis decompose, or name blocks with msmemscope.describe"
-    known = sorted({str(row["owner"]).partition("@")[2] for row in rows if row["when"] in moments})
+    known = sorted({below_first(str(row["owner"])) for row in rows if row["when"] in moments})
     if step is not None and not known:
         first, last = analysis.summary.first_step, analysis.summary.last_step
         there = "no step was complete" if last is None else f"complete are {first}-{last}"
@@ -83,7 +85,7 @@ def _unknown(owner: str, rows: list[Cells], step: int | None, moments: tuple[str
     return f"no bytes belonged to {owner!r} then; there are {named}"
 
 
-def _paragraphs(rows: list[Cells]) -> Iterator[str]:
+def _paragraphs(rows: list[Cells], sources: Sources) -> Iterator[str]:
     places: dict[tuple[Any, ...], list[Cells]] = defaultdict(list)
     for row in rows:
         places[str(row["when"]), str(row["device"]), str(row["pool"]), str(row.get("process", ""))].append(row)
@@ -101,14 +103,14 @@ def _paragraphs(rows: list[Cells]) -> Iterator[str]:
             share = 100 * size / total if total else 0.0
             if what == REST:
                 at = "other lines"
-            elif not file and str(owner).endswith(f"@{UNATTRIBUTED}"):
+            elif not file and last_level(str(owner)) == UNATTRIBUTED:
                 at = "lines are told apart of named owners alone; cluster/peak.csv has all (analyze RUN --only peak)"
             else:
-                at = _place(str(file), line, str(function))
-            yield f"{format_bytes(size):>12}  {share:5.1f} %  {at}  {str(owner).partition('@')[2]}"
+                at = _place(str(file), line, str(function), sources)
+            yield f"{format_bytes(size):>12}  {share:5.1f} %  {at}  {below_first(str(owner))}"
 
 
-def _place(file: str, line: Any, function: str) -> str:
+def _place(file: str, line: Any, function: str, sources: Sources) -> str:
     number = int(line or 0)
     native = bool(file) and not file.endswith(".py") and ".so" in file
-    return with_source(place_text(file, number, function, native=native), file, number)
+    return sources.quoted(place_text(file, number, function, native=native), file, number)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from msmemscope.analysis.findings import device_name, format_bytes, pool_name, with_source
+from msmemscope.analysis.findings import device_name, format_bytes, pool_name
 from msmemscope.analysis.live_lines import line_of
 from msmemscope.analysis.merged_stack import merged
 from msmemscope.analysis.owner_history import BlockHistory, find_histories
 from msmemscope.analysis.owners import UNATTRIBUTED
+from msmemscope.analysis.source_text import Sources
 from msmemscope.analysis.subjects import find_subjects
 from msmemscope.errors import InputError
 from msmemscope.report.analysed import Progress
@@ -51,8 +52,8 @@ def owner_text(
     blocks = [one for one in found.blocks if step is None or one.is_alive_in(step)]
     if not blocks:
         raise InputError(f"{run.path}: {_nowhere(address, step, found.blocks)}")
-    names = _names(run)
-    lines = [line for one in blocks for line in _paragraph(one, names[one.ring], run, step)]
+    names, sources = _names(run), Sources.of(run.processes)
+    lines = [line for one in blocks for line in _paragraph(one, names[one.ring], run, step, sources)]
     if found.left_out_changes:
         lines.append(f"{found.left_out_changes} changes of owners are not known: there was no room for more")
     return "\n".join(map(plain, lines))
@@ -86,7 +87,7 @@ def _names(run: Run) -> dict[int, str]:
     return names
 
 
-def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None) -> Iterator[str]:
+def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None, sources: Sources) -> Iterator[str]:
     lived = f"step {block.malloc_step} on, alive at the end"
     if block.free_step is not None:
         lived = f"step{'s' if block.free_step != block.malloc_step else ''} {_life(block)}"
@@ -96,8 +97,8 @@ def _paragraph(block: BlockHistory, whose: str, run: Run, step: int | None) -> I
     )
     frame = line_of(merged(run.stack(block.stack_py), run.stack(block.stack_c)))
     if frame is not None:
-        is_python = frame.kind == "python"
-        yield f"  allocated at {with_source(frame.text, frame.file, frame.line) if is_python else frame.text}"
+        at = sources.quoted(frame.text, frame.file, frame.line) if frame.kind == "python" else frame.text
+        yield f"  allocated at {at}"
     if step is not None:
         yield f"  in step {step}: {block.owner_in(step) or UNATTRIBUTED}"
     for one in block.owners:

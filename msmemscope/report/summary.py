@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis.anomalies import anomalies_by_kind
 from msmemscope.analysis.findings import SMALL_LEAK, Finding, device_name, fold_ranks, pool_name
 from msmemscope.analysis.registry import OWN
 from msmemscope.analysis.slope import steady_slope
@@ -33,7 +34,10 @@ _Ints = npt.NDArray[np.int64]
 
 # Pairing oddities that make numbers doubtful. The others are ordinary (another thread frees, a child frees what it
 # inherited) or only thin out points.
-_DOUBTFUL = ("double_malloc", "unknown_free", "size_mismatch", "bad_size", "folded_site", "left_out_pool", "step_jump")
+_DOUBTFUL = (
+    *("double_malloc", "unknown_free", "size_mismatch", "bad_size", "folded_site", "left_out_pool", "left_out_stream"),
+    "step_jump",
+)
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ def summarise(
         last_step=last,
         events=tracked.events,
         losses=losses_of(run),
-        anomalies=_anomalies(tracked.anomalies),
+        anomalies=anomalies_by_kind(tracked.anomalies),
         holdings=tuple(_holdings(tracked, findings)),
         findings=findings,
         found_by=tuple(one.analyzer.name for one in judged for _ in one.findings),
@@ -288,15 +292,6 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]
             yield from _flat(value, f"{prefix}{name}.")
         elif isinstance(value, int):  # also the names of skipped parts stand there; they are counted beside it
             yield f"{prefix}{name}", int(value)
-
-
-def _anomalies(table: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    totals: dict[str, dict[str, int]] = {}
-    for kind, count, size in zip(table["kind"], table["count"], table["bytes"], strict=True):
-        entry = totals.setdefault(str(kind), {"count": 0, "bytes": 0})
-        entry["count"] += int(count)
-        entry["bytes"] += int(size)
-    return totals
 
 
 def _holdings(tracked: Tracked, findings: Sequence[Finding]) -> Iterator[Holding]:

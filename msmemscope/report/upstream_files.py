@@ -18,6 +18,7 @@ from msmemscope.export.selection import EVENTS, NOT_APPLICABLE, Selection, devic
 from msmemscope.options.settings import Config
 from msmemscope.report.analysed import Progress
 from msmemscope.tables.run import Run
+from msmemscope.text import counted
 from msmemscope.vocabulary import DeviceType
 
 # Whole stacks are written into every row as long as they take no more than this, or this share of the free disk.
@@ -111,11 +112,14 @@ def _notes(report: DumpReport, depth: int | None, steps: frozenset[int], tracked
         seen = f"the last complete one is {last}" if last > 0 else "no complete step was seen"
         notes.append(f"the per-device files have no rows of --steps {fold_ranks(never)}: {seen}")
     if depth is not None:
-        frames = "no call stacks" if depth == 0 else f"only the innermost {depth} frames of each call stack"
+        frames = "no call stacks" if depth == 0 else f"only the innermost {counted(depth, 'frame')} of each call stack"
         notes.append(f"the per-device files hold {frames}, to save disk space; all frames are in stacks/")
     if report.unknown_frees:
         origin = "outside --steps or before recording began" if steps else "before recording began"
-        notes.append(f"{report.unknown_frees:,} frees of blocks allocated {origin} have no row")
+        notes.append(
+            f"{counted(report.unknown_frees, 'free of a block', 'frees of blocks')} allocated {origin}: no row"
+        )
     if report.replaced_blocks:
-        notes.append(f"{report.replaced_blocks:,} blocks end with a FREE marked shadow:true: their own was not seen")
+        blocks = counted(report.replaced_blocks, "block ends", "blocks end")
+        notes.append(f"{blocks} with a FREE marked shadow:true: the real one was not seen")
     return notes

@@ -77,7 +77,7 @@ class Case:
     """Nobody may be accused; notes may be due."""
 
 
-_cases: dict[str, Case] = {}
+_cases: dict[str, Case] = {}  # filled by importing the modules that declare them
 
 
 def fault(
@@ -110,6 +110,11 @@ def _add(case: Case) -> None:
     if case.name in _cases:
         raise ValueError(f"two selftests are called {case.name}")
     _cases[case.name] = case
+
+
+def all_of(*checks: Check) -> Check:
+    """All that is not so."""
+    return lambda made: (wrong for check in checks for wrong in check(made))
 
 
 def all_cases() -> list[Case]:

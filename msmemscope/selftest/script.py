@@ -29,6 +29,7 @@ from msmemscope.vocabulary import (
     RECORD_VERSION,
     STREAM_SHIFT,
     UNKNOWN,
+    CallKind,
     DeviceType,
     Flag,
     Kind,
@@ -213,6 +214,16 @@ class Process:
         finally:
             self.event(Kind.LABEL_POP, name=self.text(text), aux=level)
 
+    @contextmanager
+    def range(self, text: str) -> Iterator[None]:
+        """A range of the program's own."""
+        begun = self.now
+        self.event(Kind.CALL, name=self.text(text), aux=CallKind.RANGE_BEGUN)
+        try:
+            yield
+        finally:
+            self.event(Kind.CALL, name=self.text(text), attr=begun, aux=CallKind.RANGE)
+
     def own(self, block: Block, text: str, level: int = 5) -> None:
         """Says whose a block is."""
         self.event(Kind.LABEL_ADDR, name=self.text(text), aux=level, ptr=block.ptr)
@@ -312,6 +323,14 @@ class Process:
         yield
         self._is_unread = False
         self._ends.append(len(self.records))
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """What is done within happens, and no record says so, nor that one is missing."""
+        size, events, defined, ends = len(self.records), self.events, set(self._defined), len(self._ends)
+        yield
+        del self.records[size:], self._ends[ends:]
+        self.events, self._defined = events, defined
 
     @property
     def pieces(self) -> list[memoryview]:

@@ -51,6 +51,7 @@ class Process:
     ended_by: int = -1  # the signal that ended it; 0: it ended itself; -1: not known
     ended_for_memory: int = 0  # 1: the kernel killed it, whose control group had reached its limit
     parallel: str = ""  # where its framework says that it stands: "tp=0/2,pp=1/4", analysis/coordinates.py reads it
+    address_space: str = ""  # "<limit> <mapped> <step>": bytes, as rank/address_space.py tells them; "": no limit
 
     @property
     def is_main(self) -> bool:

@@ -57,6 +57,7 @@ class RingReport:
     not_seen: Mapping[str, str] = field(default_factory=dict)
     holders: tuple[str, ...] = ()
     parallel: str = ""
+    address_space: str = ""
     marks: tuple[Mark, ...] = ()
 
     @property
@@ -241,6 +242,7 @@ def _one_ring(several: list[RingReport]) -> RingReport:
         not_seen={**not_seen, **newest.not_seen},
         holders=newest.holders or max(one.holders for one in several),
         parallel=newest.parallel or max(one.parallel for one in several),
+        address_space=newest.address_space or max(one.address_space for one in several),
     )
 
 
@@ -312,6 +314,7 @@ def _ring(message: Mapping[str, Any]) -> RingReport:
         not_seen=_not_seen(messages.mapping(message, "not_seen")),
         holders=_holders(message.get("holders")),
         parallel=messages.text(message, "parallel"),
+        address_space=messages.text(message, "address_space"),
         marks=_marks(message.get("marks")),
     )
 

@@ -45,7 +45,8 @@ void read_variable() noexcept {
         strcpy(g_text, text);
     } else {
         g_count = 0;
-        report_lost("devices", "ASCEND_RT_VISIBLE_DEVICES is not a list of device numbers: devices keep the process's");
+        report_blind("devices",
+                     "ASCEND_RT_VISIBLE_DEVICES is not a list of device numbers: devices keep the process's");
     }
 }
 

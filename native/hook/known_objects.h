@@ -13,7 +13,7 @@
 
 namespace memscope {
 
-inline constexpr u32 kMostHooks = 256;  // of all tables; a test fails when they are full
+inline constexpr u32 kMostHooks = 256;  // of all tables; what has no place is told (patch.h), and a test fails
 
 struct Call {
     void** slot;

@@ -7,6 +7,7 @@
 #include "hook/fork.h"
 #include "hook/interpreter.h"
 #include "hook/known_objects.h"
+#include "hook/recorder.h"
 #include "hook/spin_lock.h"
 #include "stack/frame_rules.h"
 
@@ -31,12 +32,7 @@ std::atomic<u32> g_looked_through{0};
 
 template <typename Visit>
 void for_each_hook(const Visit& visit) noexcept {
-    u32 position = 0;
-    for (u32 i = 0; i < kOwnHooks.count; ++i) visit(kOwnHooks, kOwnHooks.hooks[i], position++);
-    // hook_test counts them: none is beyond the last place
-    for (const HookTable* const* table = begin_of_sources(); table != end_of_sources(); ++table)
-        for (u32 i = 0; i < (*table)->count && position < kMostHooks; ++i)
-            visit(**table, (*table)->hooks[i], position++);
+    for_each_place(kOwnHooks, begin_of_sources(), end_of_sources(), visit, [](const HookTable&) {});
 }
 
 template <typename Visit>
@@ -79,15 +75,19 @@ std::atomic<u64> g_beginnings[64];  // a bit for each hash of first bytes
 
 u32 beginning_of(const char* name) noexcept {
     u32 hash = 0;
-    for (u32 i = 0; i < 10 && name[i] != 0; ++i) hash = hash * 31u + static_cast<unsigned char>(name[i]);
+    const std::size_t bytes = strnlen(name, 10);
+    for (std::size_t i = 0; i < bytes; ++i) hash = hash * 31u + static_cast<unsigned char>(name[i]);
     return (hash ^ hash >> 12) & 4095;
 }
 
 void note_hooks() noexcept {
-    for_each_hook([](const HookTable&, const Hook& hook, u32 position) {
+    const auto note = [](const HookTable&, const Hook& hook, u32 position) {
         g_hook_at[position].store(&hook, std::memory_order_relaxed);
         const u32 bit = beginning_of(hook.symbol);
         g_beginnings[bit / 64].fetch_or(u64{1} << bit % 64, std::memory_order_relaxed);
+    };
+    for_each_place(kOwnHooks, begin_of_sources(), end_of_sources(), note, [](const HookTable& table) {
+        report_blind(table.source, "this build has no place for all of its hooks: some of its calls are not recorded");
     });
 }
 

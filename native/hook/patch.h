@@ -43,6 +43,20 @@ MEMSCOPE_GATHERED(sources, const HookTable)
     static const ::memscope::HookTable k_source = {name, home, tells, hooks, sizeof(hooks) / sizeof((hooks)[0])}; \
     MEMSCOPE_ENTER(sources, const ::memscope::HookTable, k_source_entry, &k_source)
 
+// The places of hooks: those of `own`, then those of the tables from `begin` to `end`, for as long as there are places.
+// visit(table, hook, place); left_out(table) for each table of which there is no place for every hook.
+template <typename Visit, typename LeftOut>
+void for_each_place(const HookTable& own, const HookTable* const* begin, const HookTable* const* end,
+                    const Visit& visit, const LeftOut& left_out) noexcept {
+    u32 place = 0;
+    for (u32 i = 0; i < own.count; ++i) visit(own, own.hooks[i], place++);
+    for (const HookTable* const* table = begin; table != end; ++table) {
+        u32 i = 0;
+        for (; i < (*table)->count && place < kMostHooks; ++i) visit(**table, (*table)->hooks[i], place++);
+        if (i < (*table)->count) left_out(**table);
+    }
+}
+
 // Patches what is loaded now and arms the watch for later objects. Returns the number of slots that hold a
 // replacement afterwards.
 u32 install_hooks() noexcept;

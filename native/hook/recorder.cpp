@@ -1,11 +1,6 @@
 #include "hook/recorder.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,11 +15,11 @@
 #include "hook/guard.h"
 #include "hook/identity.h"
 #include "hook/interpreter.h"
+#include "hook/ring_identity.h"
 #include "hook/settings.h"
 #include "hook/spin_lock.h"
 #include "hook/steps.h"
 #include "hook/unwatched.h"
-#include "record/process.h"
 #include "source/watched_blocks.h"
 #include "stack/stacks.h"
 
@@ -44,7 +39,7 @@ constexpr u32 kStackSlots = 1u << 18;
 // A program has a few thousand different stacks, one that recurses may have any number. Each is kilobytes on the way to
 // the tables, so there is an end to it; the rest of the table is for shortened ones.
 constexpr u32 kMostWholeStacks = 1u << 17;
-constexpr u32 kMostFreeTexts = kStringSlots / 2;  // the rest is for names, files and functions
+constexpr u32 kMostFreeTexts = kStringSlots / 2;  // slots; the rest is for names, files and functions
 
 // Plain data without constructors or destructors: usable before main and after exit handlers.
 struct Recorder {
@@ -59,108 +54,6 @@ struct Recorder {
 Recorder g_recorder = {};
 
 __thread u32 t_tid = 0;
-
-// --- identity --------------------------------------------------------------------------------------------------
-
-u64 process_start(u32 pid) noexcept {
-    ProcessStat stat;
-    return read_process_stat(pid, stat) ? stat.start : 0;
-}
-
-u32 parent_of(u32 pid) noexcept {
-    ProcessStat stat;
-    return read_process_stat(pid, stat) ? stat.parent : 0;
-}
-
-void copy_text(char* to, std::size_t size, const char* from) noexcept {
-    if (from == nullptr) from = "";
-    const std::size_t bytes = strnlen(from, size - 1);
-    memcpy(to, from, bytes);
-    to[bytes] = 0;
-}
-
-void fill_identity(RingHeader& header, u64 ring_id) noexcept {
-    header.ring_id = ring_id;
-    header.pid = static_cast<u32>(getpid());
-    header.ppid = static_cast<u32>(getppid());
-    header.process_start = process_start(header.pid);
-    header.pid_namespace = pid_namespace();
-    timespec wall;
-    clock_gettime(CLOCK_REALTIME, &wall);
-    header.created_ns = monotonic_ns();
-    header.wall_offset_ns =
-        static_cast<i64>(wall.tv_sec) * 1'000'000'000 + wall.tv_nsec - static_cast<i64>(header.created_ns);
-    const Identity identity = identity_of_environment();
-    header.rank = identity.rank;
-    header.local_rank = identity.local_rank;
-    header.world_size = identity.world_size;
-    header.group_rank = identity.group_rank;
-    header.attempt = identity.attempt;
-    copy_text(header.role, sizeof header.role, getenv("ROLE_NAME"));
-    const char* base = strrchr(g_recorder.session, '/');
-    copy_text(header.session, sizeof header.session, base == nullptr ? g_recorder.session : base + 1);
-    if (gethostname(header.host, sizeof header.host - 1) != 0) header.host[0] = 0;
-    const ssize_t bytes = readlink("/proc/self/exe", header.program, sizeof header.program - 1);
-    header.program[bytes > 0 ? bytes : 0] = 0;
-    read_command(header.command, sizeof header.command);
-}
-
-// A ring's id ends in its process's pid, so that its relatives find it among thousands by the name of its file.
-constexpr u64 kPidInId = 0xFFFF;
-u64 new_ring_id() noexcept {
-    u64 random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = combine64(monotonic_ns(), static_cast<u64>(getpid()));
-    return nonzero((random & ~kPidInId) | (static_cast<u64>(getpid()) & kPidInId));
-}
-
-// Looks at the rings that are already in the session directory: the one of the nearest ancestor of the same rank
-// and attempt is our parent, and one of this very process from before an exec is finished.
-void relate(RingHeader& own) noexcept {
-    constexpr int kAncestors = 8;
-    u32 ancestors[kAncestors];
-    u32 pid = own.ppid;
-    for (u32& ancestor : ancestors) {
-        ancestor = pid;
-        pid = pid > 1 ? parent_of(pid) : 0;
-    }
-    DIR* directory = opendir(g_recorder.session);
-    if (directory == nullptr) return;
-    int nearest = kAncestors;
-    while (const dirent* entry = readdir(directory)) {
-        const std::size_t length = strlen(entry->d_name);
-        if (length < 5 || strcmp(entry->d_name + length - 5, ".ring") != 0) continue;
-        const u64 end_of_pid = strtoull(entry->d_name, nullptr, 16) & kPidInId;
-        bool may_be_related = end_of_pid == (own.pid & kPidInId);
-        for (const u32 ancestor : ancestors) may_be_related |= end_of_pid == (ancestor & kPidInId);
-        if (!may_be_related) continue;
-        char path[sizeof g_recorder.session + 300];
-        snprintf(path, sizeof path, "%s/%s", g_recorder.session, entry->d_name);
-        const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0) continue;
-        void* page = mmap(nullptr, kRingHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        close(fd);
-        if (page == MAP_FAILED) continue;
-        auto* other = static_cast<RingHeader*>(page);
-        bool keep = false;
-        if (memcmp(other->magic, kRingMagic, sizeof kRingMagic) == 0) {
-            if (other->pid == own.pid && other->process_start == own.process_start) {
-                other->closed.store(1, std::memory_order_release);
-            } else if (other->rank == own.rank && other->attempt == own.attempt) {
-                for (int distance = 0; distance < nearest; ++distance) {
-                    if (other->pid != ancestors[distance] || other->process_start != process_start(other->pid))
-                        continue;
-                    nearest = distance;
-                    own.parent_ring_id = other->ring_id;
-                    g_recorder.steps_of.store(other, std::memory_order_release);
-                    keep = true;  // one page, for the life of the process
-                }
-            }
-        }
-        if (!keep) munmap(page, kRingHeaderBytes);
-    }
-    closedir(directory);
-}
 
 // --- the ring --------------------------------------------------------------------------------------------------
 
@@ -179,7 +72,7 @@ int open_ring() noexcept {
     if (error != 0) return error;
     fresh.wait_ns = ring_wait_ns();
     const RingHeader* inherited = self.steps_of.load(std::memory_order_relaxed);  // set when we were forked
-    fill_identity(*fresh.header, ring_id);
+    fill_identity(*fresh.header, ring_id, self.session);
     const i32 launched = fresh.header->rank;
     if (inherited != nullptr) {
         fresh.header->parent_ring_id = inherited->ring_id;
@@ -191,7 +84,8 @@ int open_ring() noexcept {
             fresh.header->attempt = inherited->attempt;
         }
     } else {
-        relate(*fresh.header);
+        if (const RingHeader* const parent = find_parent(*fresh.header, self.session))
+            self.steps_of.store(parent, std::memory_order_release);
     }
     if (fresh.header->parent_ring_id == 0) self.steps_of.store(fresh.header, std::memory_order_release);
     self.launched_rank = launched;
@@ -241,6 +135,7 @@ void tell_unwatched(int error) noexcept {
 struct Lost {
     std::atomic<const char*> source;  // set last
     const char* what;
+    bool stays;  // in a forked child
 };
 constexpr u32 kMostLost = 64;
 Lost g_lost[kMostLost];
@@ -257,6 +152,33 @@ void emit_lost(const Lost& lost) noexcept {
 void emit_lost() noexcept {
     for (const Lost& lost : g_lost)
         if (lost.source.load(std::memory_order_acquire) != nullptr) emit_lost(lost);
+}
+
+void note_lost(const char* source, const char* what, bool stays) noexcept {
+    for (const Lost& known : g_lost) {
+        const char* const by = known.source.load(std::memory_order_acquire);
+        if (by != nullptr && strcmp(by, source) == 0 && strcmp(known.what, what) == 0) return;
+    }
+    const u32 place = g_lost_count.fetch_add(1, std::memory_order_relaxed);
+    if (place >= kMostLost) return;
+    g_lost[place].what = what;
+    g_lost[place].stays = stays;
+    g_lost[place].source.store(source, std::memory_order_release);
+    if (has_ring()) emit_lost(g_lost[place]);
+}
+
+// What another thread of the parent was noting at the fork has no source yet, and never will.
+void forget_lost_in_child() noexcept {
+    u32 count = 0;
+    for (Lost& lost : g_lost) {
+        const char* const source = lost.source.load(std::memory_order_relaxed);
+        lost.source.store(nullptr, std::memory_order_relaxed);
+        if (source == nullptr || !lost.stays) continue;
+        g_lost[count].what = lost.what;
+        g_lost[count].stays = true;
+        g_lost[count++].source.store(source, std::memory_order_relaxed);
+    }
+    g_lost_count.store(count, std::memory_order_relaxed);
 }
 
 // Variables of a launcher that are no evidence: what they say is told like what a source cannot see.
@@ -309,6 +231,7 @@ void begin_anew_in_child() noexcept {
     Recorder& self = g_recorder;
     t_tid = 0;
     g_steps.locked.store(false, std::memory_order_relaxed);
+    forget_lost_in_child();
     if (self.state.load(std::memory_order_relaxed) == State::CLOSED) return;
     const RingHeader* parent = self.ring.is_open() ? self.ring.header : nullptr;
     if (parent != nullptr && self.steps_of.load(std::memory_order_relaxed) == parent && self.ring.data != nullptr) {
@@ -357,15 +280,8 @@ void emit_meta(const char* key, const char* value) noexcept {
     emit(event);
 }
 
-void report_lost(const char* source, const char* what) noexcept {
-    for (const Lost& known : g_lost)
-        if (known.source.load(std::memory_order_acquire) == source && strcmp(known.what, what) == 0) return;
-    const u32 place = g_lost_count.fetch_add(1, std::memory_order_relaxed);
-    if (place >= kMostLost) return;
-    g_lost[place].what = what;
-    g_lost[place].source.store(source, std::memory_order_release);
-    if (has_ring()) emit_lost(g_lost[place]);
-}
+void report_lost(const char* source, const char* what) noexcept { note_lost(source, what, false); }
+void report_blind(const char* source, const char* what) noexcept { note_lost(source, what, true); }
 
 void emit(Event& event) noexcept {
     if (__builtin_expect(g_recorder.state.load(std::memory_order_acquire) != State::OPEN, 0) && !open_once()) return;
@@ -387,10 +303,7 @@ u64 find_stack(u64 key) noexcept { return g_recorder.stacks.find(key); }
 
 bool has_room_for_whole_stacks() noexcept {
     if (__builtin_expect(g_recorder.stacks.used() < kMostWholeStacks, 1)) return true;
-    static std::atomic<bool> is_told{false};
-    if (!is_told.load(std::memory_order_relaxed) && !is_told.exchange(true))
-        report_lost("stacks",
-                    "more than 131072 different call stacks: of later ones only the innermost frames are kept");
+    report_lost("stacks", "more than 131072 different call stacks: of later ones only the innermost frames are kept");
     return false;
 }
 
@@ -431,12 +344,17 @@ u64 intern_text_as(u64 key, const char* text, std::size_t bytes) noexcept {
 
 u64 find_text(u64 key) noexcept { return g_recorder.strings.find(key); }
 
-bool has_room_for_texts() noexcept {
+bool has_room_for_texts(const char* source) noexcept {
     if (__builtin_expect(g_recorder.strings.used() < kMostFreeTexts, 1)) return true;
-    static std::atomic<bool> is_told{false};
-    if (!is_told.load(std::memory_order_relaxed) && !is_told.exchange(true))
-        report_lost("operators", "too many different shapes of tensors: of later ones only the dtype is kept");
+    report_lost(source, "too many different texts (marks, labels, shapes of tensors): later ones are left out");
     return false;
+}
+
+u64 intern_free_text(const char* source, const char* text, std::size_t bytes) noexcept {
+    if (bytes > kMaxTextBytes) bytes = kMaxTextBytes;
+    const u64 id = text_id(text, bytes);
+    if (g_recorder.strings.find(id) != 0) return id;
+    return has_room_for_texts(source) ? intern_text(text, bytes) : 0;
 }
 
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,

@@ -59,8 +59,11 @@ u64 intern_text(const char* text, std::size_t bytes) noexcept;
 // The same under a key of the caller's, by which the id is found again without making the text; 0: not there yet.
 u64 intern_text_as(u64 key, const char* text, std::size_t bytes) noexcept;
 u64 find_text(u64 key) noexcept;
-// False: this process has had so many different ones that texts which may be any number are to be left out.
-bool has_room_for_texts() noexcept;
+// False: this process has had so many different ones that texts of which a program may have any number are to be left
+// out, which is told for the source (a literal). The rest of the table is for names, files and functions.
+bool has_room_for_texts(const char* source) noexcept;
+// The string of such a text: of a mark, a label, a path. 0 also where there is no room and it is not known yet.
+u64 intern_free_text(const char* source, const char* text, std::size_t bytes) noexcept;
 // variant: tells frames apart whose texts agree, such as those of two builds of one object.
 u64 intern_frame(u64 key, FrameKind kind, const char* file, std::size_t file_bytes, const char* function,
                  std::size_t function_bytes, u32 line, u64 variant = 0) noexcept;
@@ -83,8 +86,12 @@ void emit_meta(const char* key, const char* value) noexcept;
 
 // A source says, once for each text, that it cannot see something: a symbol that is missing, a structure of another
 // size. Goes to the run's tables as META "lost.<source>" and to memscope_visit_lost, and never to the program's
-// output. Both texts are literals. Call from anywhere, also before there is a ring.
+// output. Users read both texts, which are literals: `source` is what they know it by. Call from anywhere, also before
+// there is a ring. It is said of this process alone: a child that it forks may have room where this one had none, and
+// says itself what it meets.
 void report_lost(const char* source, const char* what) noexcept;
+// The same of what is found out once, and stays so in every child that is forked: each says it, too.
+void report_blind(const char* source, const char* what) noexcept;
 
 }  // namespace memscope
 

@@ -22,7 +22,7 @@ MEMSCOPE_API unsigned long long memscope_frame(unsigned long long key, void (*de
 
 MEMSCOPE_API unsigned long long memscope_text(const char* text, unsigned long long bytes) {
     const Guard guard;
-    return guard && ensure_ring() ? intern_text(text, bytes) : 0;
+    return guard && ensure_ring() ? intern_free_text("texts", text, bytes) : 0;
 }
 
 MEMSCOPE_API unsigned memscope_thread() { return current_tid(); }
@@ -55,7 +55,8 @@ MEMSCOPE_API unsigned long long memscope_range_begun(const char* name, unsigned 
     const Guard guard;
     if (!guard || !is_recording() || !ensure_ring()) return monotonic_ns();
     Event event(Kind::CALL);
-    event.record.name = intern_text(name, bytes);
+    event.record.name = intern_free_text("ranges", name, bytes);
+    if (event.record.name == 0) return monotonic_ns();  // nor is its end told: memscope_call()
     event.record.aux = static_cast<u32>(CallKind::RANGE_BEGUN);
     emit(event);
     return event.record.ts;
@@ -80,7 +81,7 @@ MEMSCOPE_API void memscope_snapshot(const char* name, unsigned long long bytes,
                                     const memscope_snapshot_figures* figures) {
     const Guard guard;
     if (!guard || !ensure_ring()) return;
-    Event event = snapshot_event(Kind::SNAPSHOT, intern_text(name, bytes), *figures);
+    Event event = snapshot_event(Kind::SNAPSHOT, intern_free_text("snapshots", name, bytes), *figures);
     EventRecord& record = event.record;
     record.used = figures->allocated;
     record.total = figures->reserved;
@@ -96,7 +97,7 @@ MEMSCOPE_API void memscope_snapshot_pieces(const char* name, unsigned long long 
                                            const memscope_snapshot_piece* pieces, unsigned count) {
     const Guard guard;
     if (!guard || !ensure_ring()) return;
-    const u64 id = intern_text(name, bytes);
+    const u64 id = intern_free_text("snapshots", name, bytes);
     for (const memscope_snapshot_piece* piece = pieces; piece != pieces + count; ++piece) {
         Event event =
             snapshot_event(piece->is_block != 0 ? Kind::SNAPSHOT_BLOCK : Kind::SNAPSHOT_SEGMENT, id, *figures);
@@ -114,7 +115,7 @@ MEMSCOPE_API int memscope_label_thread(int pushed, unsigned level, const char* t
     const Guard guard;
     if (!guard || !ensure_ring()) return 0;
     Event event(pushed != 0 ? Kind::LABEL_PUSH : Kind::LABEL_POP);
-    event.record.name = intern_text(text, bytes);
+    event.record.name = intern_free_text("labels", text, bytes);
     event.record.aux = level;
     emit(event);
     return 1;
@@ -125,7 +126,7 @@ MEMSCOPE_API void memscope_label_addresses(unsigned level, const char* text, uns
                                            int only_recording) {
     const Guard guard;
     if (!guard || (only_recording != 0 && !is_recording()) || !ensure_ring()) return;
-    const u64 name = intern_text(text, bytes);
+    const u64 name = intern_free_text("labels", text, bytes);
     for (unsigned long long i = 0; i < count; ++i) {
         Event event(Kind::LABEL_ADDR);
         event.record.name = name;

@@ -9,7 +9,7 @@ extern "C" {
 
 // The id of a frame, defined with its first use; 0 when it cannot be. key: what its code is recognised by (stacks.h).
 unsigned long long memscope_frame(unsigned long long key, void (*describe)(void* context, void* out), void* context);
-// The id of a text; longer ones are cut at kMaxTextBytes.
+// The id of a text; longer ones are cut at kMaxTextBytes. 0: there is no room (recorder.h: has_room_for_texts).
 unsigned long long memscope_text(const char* text, unsigned long long bytes);
 
 unsigned memscope_thread();  // the kernel's number of the calling thread
@@ -22,7 +22,8 @@ void memscope_call(unsigned kind, unsigned long long name, unsigned long long st
 // A mark by which the program asks what is alive, while recording. name: a text's id.
 void memscope_mark(unsigned long long name);
 
-// A range of the calling thread begins: its start, for memscope_call() when it ends. Only while blocks are recorded.
+// A range of the calling thread begins: its start, for memscope_call() when it ends. Only while blocks are recorded,
+// and where there is room for its name: one without is left out, its end too.
 unsigned long long memscope_range_begun(const char* name, unsigned long long bytes);
 
 struct memscope_snapshot_figures {

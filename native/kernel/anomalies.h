@@ -26,6 +26,9 @@ namespace memscope::kernel {
     X(LEFT_OUT_CHANGE, "left_out_change", "a change of a block's owner that has no row: too many [its size]")     \
     X(LEFT_OUT_LABEL, "left_out_label", "a label that a thread or block cannot take: too many, or damaged [0]")   \
     X(UNKNOWN_LABEL, "unknown_label", "a label that the program gave to an address that is in no block [0]")      \
+    X(LEFT_OUT_PHASE, "left_out_phase", "a beginning of a phase that is not followed: there are too many [0]")    \
+    X(LEFT_OUT_STREAM, "left_out_stream",                                                                         \
+      "a block that inefficient does not judge because its process has too many streams [its size]")              \
     X(UNKNOWN_ACCESS, "unknown_access", "ACCESS to no known block [bytes accessed]")
 
 #define X(name, ...) name,

@@ -11,12 +11,17 @@ ApiOrder::Clock ApiOrder::clock_of(PoolKey pool, u32 stream) {
 }
 
 ApiOrder::Clock ApiOrder::obtain_clock(const StreamKey& key) {
-    for (std::size_t at = 0; at < streams_.size(); ++at)
-        if (streams_[at] == key) return static_cast<Clock>(kFamilies + at);
-    if (streams_.size() == kMaxStreams) return kNoClock;
-    clocks_.emplace_back();
-    streams_.push_back(key);
-    return static_cast<Clock>(clocks_.size() - 1);
+    if (latest_stream_ < streams_.size() && streams_[latest_stream_] == key)
+        return static_cast<Clock>(kFamilies + latest_stream_);
+    const auto known = std::find(streams_.begin(), streams_.end(), key);
+    if (known == streams_.end()) {
+        if (streams_.size() == kMaxStreams) return kNoClock;
+        clocks_.emplace_back();
+        streams_.push_back(key);
+        return static_cast<Clock>(clocks_.size() - 1);
+    }
+    latest_stream_ = static_cast<std::size_t>(known - streams_.begin());
+    return static_cast<Clock>(kFamilies + latest_stream_);
 }
 
 Family ApiOrder::family_by(Clock clock) const noexcept {
@@ -32,7 +37,10 @@ void ApiOrder::start(u32 tid, u32 framework, StreamKey where) {
         open->depth += 1;
         return;
     }
-    if (open->depth == 0) open->parts.clear();  // else it takes the place of another, whose blocks are its own now
+    if (open->depth == 0) {  // else it takes the place of another, whose blocks are its own now
+        open->families = {};
+        open->streams.clear();
+    }
     open->depth = 1;
     open->is_given = false;
     operators_ += 1;
@@ -53,38 +61,51 @@ void ApiOrder::number(Open& open, Clock clock) {
 
 // Its number by a clock, which is the next when it has none yet.
 ApiOrder::Part& ApiOrder::part_of(Open& open, Clock clock) {
-    for (Part& part : open.parts)
-        if (part.clock == clock) return part;
-    return open.parts.emplace_back(Part{clock, false, false, ++clocks_[clock].latest});
+    if (clock < kFamilies) {
+        Part& part = open.families[clock];
+        if (part.api == 0) part.api = ++clocks_[clock].latest;
+        return part;
+    }
+    for (auto& [of, part] : open.streams)
+        if (of == clock) return part;
+    open.streams.push_back({clock, Part{++clocks_[clock].latest, false, false}});
+    return open.streams.back().second;
 }
 
 void ApiOrder::end(u32 tid, u32 framework) {
     Open* open = find(tid, framework);
     if (open == nullptr || --open->depth != 0) return;
     is_full_ = false;
-    for (const Part& part : open->parts) {
-        State& state = clocks_[part.clock];
-        if (part.has_malloc) state.last_malloc = std::max(state.last_malloc, part.api);
-        if (part.has_free) state.last_free = std::max(state.last_free, part.api);
-    }
+    for (std::size_t family = 0; family < kFamilies; ++family)
+        note_end(static_cast<Clock>(family), open->families[family]);
+    for (const auto& [clock, part] : open->streams) note_end(clock, part);
+}
+
+void ApiOrder::note_end(Clock clock, const Part& part) noexcept {
+    State& state = clocks_[clock];
+    if (part.has_malloc) state.last_malloc = std::max(state.last_malloc, part.api);
+    if (part.has_free) state.last_free = std::max(state.last_free, part.api);
 }
 
 ApiOrder::Moment ApiOrder::malloc(Clock clock, u32 tid) {
-    return happen(clock, tid, &Part::has_malloc, &State::last_malloc);
+    return happen(around(clock, tid), clock, &Part::has_malloc, &State::last_malloc);
 }
 
-ApiOrder::Moment ApiOrder::free(Clock clock, u32 tid) { return happen(clock, tid, &Part::has_free, &State::last_free); }
+ApiOrder::Moment ApiOrder::free(Clock clock, u32 tid) {
+    return happen(around(clock, tid), clock, &Part::has_free, &State::last_free);
+}
 
 ApiOrder::Moment ApiOrder::access(Clock clock, u32 tid) {
-    const Moment moment = happen(clock, tid, nullptr, nullptr);
-    if (Open* open = around(clock, tid)) open->is_given = true;
+    Open* const open = around(clock, tid);
+    const Moment moment = happen(open, clock, nullptr, nullptr);
+    if (open != nullptr) open->is_given = true;
     u64& last = clocks_[clock].last_access;
     last = std::max(last, moment.api);
     return moment;
 }
 
-ApiOrder::Moment ApiOrder::happen(Clock clock, u32 tid, bool Part::* what, u64 State::* last) {
-    if (Open* open = around(clock, tid)) {
+ApiOrder::Moment ApiOrder::happen(Open* open, Clock clock, bool Part::* what, u64 State::* last) {
+    if (open != nullptr) {
         Part& part = part_of(*open, clock);
         if (what != nullptr) part.*what = true;
         return {part.api, operators_, open->is_given};

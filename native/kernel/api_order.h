@@ -18,8 +18,10 @@
 // of kMaxStreams streams at most; further streams have none.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernel/pool_key.h"
@@ -106,17 +108,17 @@ private:
     struct State {
         u64 latest = 0, last_malloc = 0, last_free = 0, last_access = 0;
     };
-    // The number of an operator by one clock, and whether something was allocated or freed in it.
+    // The number of an operator by one clock (0: it has none), and whether something was allocated or freed in it.
     struct Part {
-        Clock clock;
-        bool has_malloc, has_free;
-        u64 api;
+        u64 api = 0;
+        bool has_malloc = false, has_free = false;
     };
     // What one thread runs of one framework.
     struct Open {
         u32 depth = 0;
         bool is_given = false;
-        std::vector<Part> parts;  // a handful
+        std::array<Part, kFamilies> families;
+        std::vector<std::pair<Clock, Part>> streams;  // a handful
     };
 
     static constexpr std::size_t index(Family family) noexcept { return static_cast<std::size_t>(family); }
@@ -127,14 +129,16 @@ private:
     Open* around(Clock clock, u32 tid);
     Open* find(u32 tid, u32 framework);
     Open* obtain(u32 tid, u32 framework);
+    void note_end(Clock clock, const Part& part) noexcept;
     u64 key(u32 tid, u32 framework) const noexcept {
         return u64{rule_ == Rule::LETTER ? 0 : tid} << 1 | (framework == kAtb ? 1 : 0);
     }
-    Moment happen(Clock clock, u32 tid, bool Part::* what, u64 State::* last);
+    Moment happen(Open* open, Clock clock, bool Part::* what, u64 State::* last);
 
     const Rule rule_;
     std::vector<State> clocks_;       // first those of the families
     std::vector<StreamKey> streams_;  // of the others
+    std::size_t latest_stream_ = 0;   // that was asked for: nearly always the next one
     std::unordered_map<u64, Open> threads_;
     u64 known_key_ = 0;  // of the latest that was asked for
     Open* known_ = nullptr;

@@ -1,11 +1,8 @@
-// The live blocks of one pool, by address: an open-addressing hash table of addresses, and the blocks beside it.
+// The live blocks of one pool, by address: an index of addresses (place_index.h), and the blocks beside it.
 //
-// One memory event costs one probe here, so this table decides the tracker's speed. Four entries share a line of the
-// cache, so that linear probing reads one or two, and a block has a line for itself; the place of a block that has
-// ended is the next one's, which is in the cache then. Erasing shifts the following entries back instead of leaving
-// tombstones, so endless churn at the same addresses does not slow it down, and moves no block. It grows at 70 % and
-// shrinks when it is told to: 16 bytes per entry and 68 per block, that is 90 to 185 bytes per live block at its
-// fullest. Only growing and shrinking allocate.
+// One memory event costs one probe here, so this table decides the tracker's speed. A block has a line of the cache for
+// itself; the place of a block that has ended is the next one's, which is in the cache then. Nothing moves a block but
+// shrinking. Memory: 16 bytes per entry and 64 per block, that is 86 to 175 bytes per live block at its fullest.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "kernel/large_pages.h"
+#include "kernel/place_index.h"
 #include "record/record.h"
 
 namespace memscope::kernel {
@@ -30,7 +28,7 @@ struct alignas(64) Block {
     u32 step = 0;
     u32 tid = 0;
     u32 launches = 0;  // kernels that its process had launched before it
-    u32 life = 0;      // what block_lives.h knows of it beside this
+    u32 life = 0;      // what block_lives.h knows of it beside this; of no block: the next place without one
     u8 flags = 0;
     u8 told = 0;    // bit per level that a label for its address has set (owners.h)
     u16 owner = 0;  // owner_names.h
@@ -41,90 +39,74 @@ static_assert(sizeof(Block) == 64);
 
 class BlockMap {
 public:
-    std::size_t size() const noexcept { return count_; }
+    std::size_t size() const noexcept { return index_.size(); }
 
     const Block* find(u64 ptr) const noexcept {
-        if (count_ == 0) return nullptr;
-        for (std::size_t at = home(ptr);; at = (at + 1) & mask_) {
-            const Entry& entry = entries_[at];
-            if (entry.place == kNone) return nullptr;
-            if (entry.ptr == ptr) return &blocks_[entry.place];
-        }
+        const u32 place = index_.find(ptr);
+        return place == PlaceIndex::kNone ? nullptr : &blocks_[place];
     }
 
     Block* find(u64 ptr) noexcept { return const_cast<Block*>(std::as_const(*this).find(ptr)); }
 
     // Asks the processor for the entry of an address ahead of its use, then for the block.
-    [[gnu::always_inline]] void fetch_entry(u64 ptr) const noexcept { __builtin_prefetch(&entries_[home(ptr)], 1); }
+    [[gnu::always_inline]] void fetch_entry(u64 ptr) const noexcept { index_.fetch(ptr); }
     [[gnu::always_inline]] void fetch_block(u64 ptr) const noexcept {
         if (const Block* block = glance(ptr)) __builtin_prefetch(block, 1);
     }
-    // The block, if its entry stands where it is looked for first; null also where it stands elsewhere. The map must
-    // not be empty, here and for the two above.
+    // The block, if its entry is near where it is looked for first; null also where it is not. The map must not be
+    // empty, here and for the two above.
     const Block* glance(u64 ptr) const noexcept {
-        const Entry& entry = entries_[home(ptr)];
-        return entry.ptr == ptr && entry.place != kNone ? &blocks_[entry.place] : nullptr;
+        const u32 place = index_.glance(ptr);
+        return place != PlaceIndex::kNone ? &blocks_[place] : nullptr;
     }
 
     // The block that lives at an address, or the place for one (id 0) that the caller fills at once. Every pointer to a
     // block is void afterwards.
     Block& claim(u64 ptr) {
-        if ((count_ + 1) * 10 > entries_.size() * 7) rehash(entries_.empty() ? 64 : entries_.size() * 2);
-        std::size_t at = home(ptr);
-        while (entries_[at].place != kNone && entries_[at].ptr != ptr) at = (at + 1) & mask_;
-        Entry& entry = entries_[at];
-        if (entry.place == kNone) {
-            if (unused_.empty()) {
-                blocks_.emplace_back();
-                unused_.reserve(blocks_.capacity());  // erase() must not allocate
-                unused_.push_back(static_cast<u32>(blocks_.size() - 1));
+        PlaceIndex::Entry& entry = index_.claim(ptr);
+        if (entry.place == PlaceIndex::kNone) {
+            if (unused_ == PlaceIndex::kNone) {
+                blocks_.emplace_back().life = PlaceIndex::kNone;
+                unused_ = static_cast<u32>(blocks_.size() - 1);
             }
-            entry = {ptr, unused_.back()};
-            unused_.pop_back();
-            ++count_;
+            index_.fill(entry, ptr, unused_);
+            unused_ = blocks_[unused_].life;
         }
         return blocks_[entry.place];
     }
 
-    // Removes a block that find() returned.
-    void erase(Block* block) noexcept {
-        std::size_t hole = home(block->ptr);
-        while (entries_[hole].ptr != block->ptr || entries_[hole].place == kNone) hole = (hole + 1) & mask_;
-        unused_.push_back(entries_[hole].place);
-        block->id = 0;
-        for (std::size_t at = (hole + 1) & mask_; entries_[at].place != kNone; at = (at + 1) & mask_) {
-            // An entry may move back into the hole only if that is not before its home.
-            const std::size_t from_home = (at - home(entries_[at].ptr)) & mask_;
-            const std::size_t from_hole = (at - hole) & mask_;
-            if (from_home >= from_hole) {
-                entries_[hole] = entries_[at];
-                hole = at;
-            }
-        }
-        entries_[hole].place = kNone;
-        --count_;
+    // A block that is about to end: it and its entry, which is looked for only once. block: null, there is none.
+    struct Ending {
+        Block* block;
+        std::size_t entry;
+    };
+    Ending find_ending(u64 ptr) noexcept {
+        const std::size_t entry = index_.locate(ptr);
+        return {entry == PlaceIndex::kNowhere ? nullptr : &blocks_[index_.place_at(entry)], entry};
+    }
+    // Removes it, before anything else is claimed or removed.
+    void erase(Ending ending) noexcept {
+        const u32 place = index_.erase_at(ending.entry);
+        ending.block->id = 0;
+        ending.block->life = unused_;
+        unused_ = place;
     }
 
     // Gives back what the blocks that live do not need. Every pointer to a block is void afterwards.
     void shrink() {
-        std::size_t entries = 64;
-        while (count_ * 10 > entries * 7) entries *= 2;
-        if (count_ == 0) {
+        if (index_.size() == 0) {
             *this = BlockMap{};
             return;
         }
         Blocks live;
-        live.reserve(count_);
-        std::vector<u32> unused;
-        unused.reserve(live.capacity());
-        for (Entry& entry : entries_) {
-            if (entry.place == kNone) continue;
-            live.push_back(blocks_[entry.place]);
-            entry.place = static_cast<u32>(live.size() - 1);
-        }
+        live.reserve(index_.size());
+        index_.renumber([&](u32 place) {
+            live.push_back(blocks_[place]);
+            return static_cast<u32>(live.size() - 1);
+        });
         blocks_ = std::move(live);
-        unused_ = std::move(unused);
-        if (entries < entries_.size()) rehash(entries);
+        unused_ = PlaceIndex::kNone;
+        index_.shrink();
     }
 
     template <typename Visit>
@@ -134,39 +116,11 @@ public:
     }
 
 private:
-    static constexpr u32 kNone = ~u32{0};
-    struct Entry {
-        u64 ptr = 0;
-        u32 place = kNone;  // in blocks_
-    };
-    static_assert(sizeof(Entry) == 16);
-    using Entries = std::vector<Entry, LargePages<Entry>>;
     using Blocks = std::vector<Block, LargePages<Block>>;
 
-    // Allocators hand out multiples of 16 to 512: the multiplication brings the bits that differ to the top.
-    std::size_t home(u64 ptr) const noexcept {
-        return static_cast<std::size_t>((ptr * 0x9E3779B97F4A7C15ull) >> shift_);
-    }
-
-    void rehash(std::size_t entries) {
-        Entries grown(entries);  // before anything changes: memory may end
-        const Entries old = std::exchange(entries_, std::move(grown));
-        mask_ = entries - 1;
-        shift_ = 64 - static_cast<unsigned>(__builtin_ctzll(entries));
-        for (const Entry& entry : old) {
-            if (entry.place == kNone) continue;
-            std::size_t at = home(entry.ptr);
-            while (entries_[at].place != kNone) at = (at + 1) & mask_;
-            entries_[at] = entry;
-        }
-    }
-
-    Entries entries_;
+    PlaceIndex index_;
     Blocks blocks_;
-    std::vector<u32> unused_;  // places, the latest last
-    std::size_t mask_ = 0;
-    std::size_t count_ = 0;
-    unsigned shift_ = 0;
+    u32 unused_ = PlaceIndex::kNone;  // the latest place that became free; the block there says the one before, as life
 };
 
 }  // namespace memscope::kernel

@@ -9,9 +9,9 @@ namespace {
 
 // How many events ahead of its turn the entry of an address is fetched, then its block, then what belongs to that: with
 // many live blocks every event misses the cache several times, and waiting for one at a time halves the speed
-// (benchmarks/folds.py, churn). With few, all is in the cache.
+// (benchmarks/folds.py, churn). With few, all is in the cache, and asking for it costs more than it saves.
 constexpr std::size_t kEntryAhead = 24, kBlockAhead = 16, kRestAhead = 8;
-constexpr std::size_t kManyBlocks = 512;
+constexpr std::size_t kManyBlocks = 4096;  // 350 KiB, which the second cache holds
 
 // Where a block stands in its pool's map.
 u64 place_of(u64 ptr, u8 flags) noexcept { return has(flags, Flag::HANDLE) ? ptr | kHandleBit : ptr; }
@@ -44,8 +44,11 @@ BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs, bool liv
 // Always inlined, as all that fetches: of a function that does nothing else the compiler believes that it does nothing.
 [[gnu::always_inline]] inline void BlockTracker::fetch_ahead(const PoolBlocks& pool, const EventColumns& events,
                                                              std::size_t row) const {
+    const auto begins = [&events](std::size_t at) { return events.kind[at] == static_cast<u8>(Kind::MALLOC); };
     pool.blocks.fetch_entry(events.ptr[row + kEntryAhead]);
-    pool.blocks.fetch_block(events.ptr[row + kBlockAhead]);
+    // At an address that is allocated then nothing lives, or what ends before that, and is fetched for its end.
+    if (!begins(row + kBlockAhead)) pool.blocks.fetch_block(events.ptr[row + kBlockAhead]);
+    if (begins(row + kRestAhead)) return;
     const Block* block = pool.blocks.glance(events.ptr[row + kRestAhead]);
     if (block == nullptr) return;
     sites_.fetch(block->site);
@@ -55,6 +58,7 @@ BlockTracker::BlockTracker(std::size_t max_sites, std::size_t max_runs, bool liv
 
 void BlockTracker::feed(const EventColumns& events, EnrichTable* enriched) {
     PoolBlocks* pool = nullptr;  // of the event before: nearly always the same
+    const bool has_counts = events.used.is_there();
     for (std::size_t row = 0; row < events.n; ++row) {
         const Kind kind = static_cast<Kind>(events.kind[row]);
         const u32 step = StepClock::step_of(events, row);
@@ -81,6 +85,7 @@ void BlockTracker::feed(const EventColumns& events, EnrichTable* enriched) {
                 // What no device has stands in a damaged record; sums over all pools and ranks must not overflow.
                 if (const i64 reserved = events.total[row]; reserved >= 0 && reserved <= kMaxBlockBytes)
                     pool->steps.note_reserved(reserved);
+                if (has_counts && !has(events.flags[row], Flag::SHADOW)) pool->steps.note_used(events.used[row]);
                 outcome.live_after = pool->steps.live_bytes();
             }
         } else if (kind == Kind::ACCESS) {
@@ -126,6 +131,11 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
             break;
         case Kind::RANGE_END:
             if (clock_.ends_step(step, events.aux[row])) close_steps(step + 1, 1);
+            on_phase(phases_.hear_range(events, row));
+            break;
+        case Kind::RANGE_START:
+        case Kind::CALL:
+            on_phase(phases_.hear_range(events, row));
             break;
         case Kind::KERNEL_LAUNCH:
             launches_ += 1;
@@ -140,15 +150,20 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
             lose_sight();
             break;
         case Kind::SYSTEM:
-            if (const u32 what = events.aux[row];
-                what == static_cast<u32>(SystemEvent::START_TRACE) || what == static_cast<u32>(SystemEvent::STOP_TRACE))
+            if (const u32 what = events.aux[row]; what == static_cast<u32>(SystemEvent::START_TRACE) ||
+                                                  what == static_cast<u32>(SystemEvent::STOP_TRACE)) {
                 lose_sight();
+                for (const auto& pool : pools_) pool->steps.forget_count();
+            }
             break;
         case Kind::LABEL_PUSH:
             owners_.push(events.tid[row], events.aux[row], events.name[row], anomalies_);
+            if (events.aux[row] == kProcessLevel && events.name[row] != 0)
+                on_phase(phases_.begin_label(events.tid[row], owners_.component_of(events.tid[row]), events.name[row]));
             break;
         case Kind::LABEL_POP:
             owners_.pop(events.tid[row], events.aux[row], events.name[row]);
+            if (events.aux[row] == kProcessLevel) on_phase(phases_.end_label(events.tid[row], events.name[row]));
             break;
         case Kind::LABEL_ADDR:
             on_label(events, row);
@@ -165,7 +180,19 @@ void BlockTracker::on_other(const EventColumns& events, std::size_t row, u32 ste
 }
 
 // Events are missing.
-void BlockTracker::lose_sight() { inefficiency_.forget(); }
+void BlockTracker::lose_sight() {
+    inefficiency_.forget();
+    on_phase(phases_.forget(), false);
+}
+
+void BlockTracker::on_phase(Phases::Heard heard, bool is_seen) {
+    if (heard == Phases::Heard::LEFT_OUT) anomalies_.count(Anomaly::LEFT_OUT_PHASE);
+    if (heard != Phases::Heard::CHANGE) return;
+    for (const auto& pool : pools_) {
+        if (pool->owners.phases == nullptr) pool->owners.phases = std::make_unique<PoolPhases>(pool->owners.owners);
+        pool->owners.phases->follow(phases_.runs(), is_seen, allocs_, clock_.step());
+    }
+}
 
 void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome) {
     i64 size = events.size[row];
@@ -193,7 +220,8 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     block.tid = events.tid[row];
     block.launches = launches_;
     block.flags = events.flags[row];
-    block.attr = pool.key.has_streams() ? stream_of(events.aux[row]) : events.attr[row];
+    const u32 stream = pool.has_streams ? stream_of(events.aux[row]) : kNoStream;
+    block.attr = pool.has_streams ? stream : events.attr[row];
     pool.lowest = std::min(pool.lowest, block.ptr);
     pool.beyond = std::max(pool.beyond, block.ptr + std::max<u64>(static_cast<u64>(size), 1));
     block.site = sites_.obtain(pool.sites, pool.key, events.stack_py[row], events.stack_c[row], size, anomalies_);
@@ -210,10 +238,9 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
     pool.steps.allocated(size);
     pool.steps.note_level();
     pool.owners.note_level(allocs_, clock_.step());
+    inefficiency_.begin(block, pool.key, stream, pool.needs, pool.peaks, anomalies_);
     pool.peaks.allocated(size);
     pool.peaks.note_level(clock_.step(), clock_.last_ts());
-    pool.needs.allocated(Inefficiency::stream_of_block(block, pool.key), size);
-    inefficiency_.begin(block, pool.key, pool.needs);
 
     outcome.allocation_id = block.id;
     outcome.size = size;
@@ -222,7 +249,8 @@ void BlockTracker::on_malloc(PoolBlocks& pool, const EventColumns& events, std::
 void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::size_t row, Outcome& outcome) {
     const u64 place = place_of(events.ptr[row], events.flags[row]);
     const i64 said = events.size[row];  // 0 and below: the allocator did not say
-    Block* block = pool.blocks.find(place);
+    const BlockMap::Ending ending = pool.blocks.find_ending(place);
+    Block* const block = ending.block;
     if (block == nullptr) {
         const i64 bytes = said > 0 && said <= kMaxBlockBytes ? said : 0;
         anomalies_.count(has_parent_ ? Anomaly::INHERITED_FREE : Anomaly::UNKNOWN_FREE, bytes);
@@ -237,7 +265,7 @@ void BlockTracker::on_free(PoolBlocks& pool, const EventColumns& events, std::si
     outcome.size = block->size;
     end_block(pool, *block, events.ts[row], events.tid[row], true);
     pool.steps.note_level();
-    pool.blocks.erase(block);
+    pool.blocks.erase(ending);
     if (pool.ordered != nullptr) pool.ordered->erase(place);
 }
 
@@ -285,12 +313,12 @@ Block* BlockTracker::PoolBlocks::holding(u64 ptr) {
     if (ptr < lowest || ptr >= beyond) return nullptr;
     if (Block* block = blocks.find(ptr)) return block;
     if (ordered == nullptr) {
-        ordered = std::make_unique<std::set<u64>>();
+        ordered = std::make_unique<AddressOrder>();
         blocks.each([this](const Block& live) { ordered->insert(live.ptr); });
     }
-    const auto after = ordered->upper_bound(ptr);
-    if (after == ordered->begin()) return nullptr;
-    Block* block = blocks.find(*std::prev(after));
+    const u64* const before = ordered->at_or_before(ptr);
+    if (before == nullptr) return nullptr;
+    Block* block = blocks.find(*before);
     return ptr - block->ptr < static_cast<u64>(block->size) ? block : nullptr;
 }
 
@@ -309,7 +337,7 @@ void BlockTracker::end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bo
     if (uses_.is_recorded() && block.step == clock_.step() && !pool.key.of_driver() && !owners_.is_known(block))
         owners_.suggest(block, pool.owners, kDetail1, FoldLabel::TEMPORARY, anomalies_);
     const Shown inefficient = seen ? inefficiency_.end(block, pool.key, tid) : inefficiency_.lose(block);
-    pool.needs.freed(Inefficiency::stream_of_block(block, pool.key), block.size);
+    if (!pool.needs.is_whole()) pool.needs.freed(Inefficiency::stream_of_block(block, pool.key), block.size);
     if (lives_ != nullptr) lives_->end(block, pool.key, ts, clock_.step(), seen, belongs_of(block, inefficient));
     owners_.end(block, pool.owners);
     uses_.end(block);
@@ -322,7 +350,12 @@ BlockTracker::PoolBlocks* BlockTracker::obtain_pool(PoolKey key) {
     for (const auto& pool : pools_)
         if (pool->key == key) return pool.get();
     if (pools_.size() >= kMaxPools) return nullptr;
-    return pools_.emplace_back(std::make_unique<PoolBlocks>(key, clock_.step(), clock_.step_start_ts())).get();
+    auto& pool = pools_.emplace_back(std::make_unique<PoolBlocks>(key, clock_.step(), clock_.step_start_ts()));
+    if (!phases_.known().empty()) {
+        pool->owners.phases = std::make_unique<PoolPhases>(pool->owners.owners);
+        pool->owners.phases->follow(phases_.runs(), true, allocs_, clock_.step());
+    }
+    return pool.get();
 }
 
 void BlockTracker::close_steps(u32 next, u32 most_silent) {
@@ -363,6 +396,8 @@ void BlockTracker::shrink() {
     if (sums_ != nullptr) sums_->shrink();
     if (windows_ != nullptr) windows_->shrink();
     if (lives_ != nullptr) lives_->shrink();
+    uses_.shrink();
+    inefficiency_.shrink();
 }
 
 // ----------------------------------------------------------------------------------------------- tables
@@ -540,7 +575,15 @@ SitePeakTable BlockTracker::site_peaks() const {
 InefficiencyTables BlockTracker::inefficiencies() const {
     InefficiencyTables tables;
     for (const auto& pool : pools_)
-        inefficiency_.append(tables.rows, tables.floors, pool->key, pool->needs, pool->blocks, sites_);
+        inefficiency_.append(tables.rows, tables.floors, pool->key, pool->needs, pool->peaks, pool->blocks, sites_);
+    return tables;
+}
+
+PhaseTables BlockTracker::phases() const {
+    PhaseTables tables;
+    for (const auto& pool : pools_)
+        if (pool->owners.phases != nullptr)
+            pool->owners.phases->append(tables.rows, tables.owners, pool->key, phases_.known(), owners_.names());
     return tables;
 }
 

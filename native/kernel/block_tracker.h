@@ -2,7 +2,8 @@
 //
 // In: batches of event columns, in the order of the ring. Out: the tables of tables.h, at any time. This file knows
 // which block an event belongs to, and tells it the folds beside it: sites.h, site_sums.h and site_peaks.h (who
-// allocates), owners.h (whose it is), pool_steps.h and step_clock.h (when), block_uses.h (who touches it),
+// allocates), owners.h (whose it is), phases.h (what the program does meanwhile), pool_steps.h and step_clock.h (when),
+// block_uses.h (who touches it),
 // block_lives.h and segment_map.h (each block's life, and where it lay), running.h (the operator that allocates),
 // inefficiency.h (what it could have done without). Nothing here knows files or Python; module/kernel.cpp binds it.
 //
@@ -21,9 +22,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <set>
 #include <vector>
 
+#include "kernel/address_order.h"
 #include "kernel/anomalies.h"
 #include "kernel/block_lives.h"
 #include "kernel/block_map.h"
@@ -31,6 +32,7 @@
 #include "kernel/event_columns.h"
 #include "kernel/inefficiency.h"
 #include "kernel/owners.h"
+#include "kernel/phases.h"
 #include "kernel/pool_key.h"
 #include "kernel/pool_steps.h"
 #include "kernel/running.h"
@@ -54,6 +56,11 @@ inline constexpr u64 kMaxSilentRows = 1u << 20;
 struct InefficiencyTables {
     InefficiencyTable rows;
     FloorTable floors;
+};
+
+struct PhaseTables {
+    PhaseTable rows;
+    PhaseOwnerTable owners;
 };
 
 class BlockTracker {
@@ -98,6 +105,7 @@ public:
     OwnedSitePeakTable owned_site_peaks() const;
     OwnerChangeTable owner_changes() const { return owners_.changes(); }
     InefficiencyTables inefficiencies() const;
+    PhaseTables phases() const;
 
     PoolPeakTable pool_peaks() const;
     SitePeakTable site_peaks() const;
@@ -105,19 +113,20 @@ public:
 private:
     struct PoolBlocks {
         PoolKey key;
+        const bool has_streams;
         PoolSteps steps;
         BlockMap blocks;
         std::vector<Block> late;  // cleared when the step closes
         SiteIndex sites;
         // Addresses in order, for an access or a label to the middle of a block. Made when the first such event comes:
         // keeping it costs more than all the rest, and most runs have none.
-        std::unique_ptr<std::set<u64>> ordered;
+        std::unique_ptr<AddressOrder> ordered;
         OwnedBytes owners;
         PoolPeaks peaks;
         StreamNeeds needs;
         u64 lowest = ~u64{0}, beyond = 0;  // between which all its blocks have lain
 
-        PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), steps(step, ts) {}
+        PoolBlocks(PoolKey pool, u32 step, u64 ts) : key(pool), has_streams(pool.has_streams()), steps(step, ts) {}
         // The live block that holds an address; null: none does.
         Block* holding(u64 ptr);
     };
@@ -140,6 +149,7 @@ private:
     void on_label(const EventColumns& events, std::size_t row);
     Belongs belongs_of(const Block& block, Shown inefficient) const noexcept;
     void on_other(const EventColumns& events, std::size_t row, u32 step);
+    void on_phase(Phases::Heard heard, bool is_seen = true);
     void lose_sight();
     // tid: of the FREE.
     void end_block(PoolBlocks& pool, Block& block, u64 ts, u32 tid, bool seen);
@@ -168,6 +178,7 @@ private:
     std::unique_ptr<BlockLives> lives_;
     std::unique_ptr<Running> running_;  // for lives_
     Owners owners_;
+    Phases phases_;
     BlockUses uses_;
     Inefficiency inefficiency_;
 };

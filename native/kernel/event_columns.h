@@ -43,6 +43,7 @@ public:
         std::memcpy(&value, bytes_ + row * width_, sizeof(T));
         return value;
     }
+    bool is_there() const noexcept { return bytes_ != kZero; }
 
 private:
     static constexpr unsigned char kZero[sizeof(T)] = {};

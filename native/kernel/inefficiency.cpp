@@ -1,5 +1,7 @@
 #include "kernel/inefficiency.h"
 
+#include <unordered_map>
+
 #include "kernel/overwriting.h"
 
 namespace memscope::kernel {
@@ -10,21 +12,42 @@ constexpr u32 kWrite = 2;  // aux of an ACCESS
 
 }  // namespace
 
-void Inefficiency::judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream) {
-    PoolNeeds& needs = stream.needs;
-    const ApiOrder::Clock clock =
-        family_of(pool) == Family::COUNT ? ApiOrder::kNoClock : order_.clock_of(pool, stream.stream);
-    // Of a block from before recording nobody knows what has touched it.
-    if (clock == ApiOrder::kNoClock || has(block.flags, Flag::SHADOW)) {
-        needs.note_level(stream.level);
+void Inefficiency::begin_in(const Block& block, PoolKey pool, u32 stream, StreamNeeds& streams, const PoolPeaks& before,
+                            Anomalies& anomalies) {
+    if (stream != kNoStream && streams.first() == kNoStream) {
+        if (PoolNeeds* const needs = streams.needs_of_first()) {  // judged by the order of the host until now
+            forget_blocks_of(needs);
+            needs->change_clock();
+        }
+        streams.tell_first(stream);
+        if (!is_active_ && streams.is_whole()) return;
+    }
+    if (streams.is_whole()) streams.divide(before, *memory_);
+    StreamNeeds::OfStream* const one = streams.allocated(stream, block.size, *memory_);
+    if (!is_active_ || family_of(pool) == Family::COUNT) {
+        if (one != nullptr) one->needs.note_level(one->level, 0, 0, 0);
         return;
     }
+    const bool is_untold = stream == kNoStream && streams.first() != kNoStream;
+    const ApiOrder::Clock clock = order_.clock_of(pool, is_untold ? streams.first() : stream);
+    const bool is_left_out = one == nullptr || clock == ApiOrder::kNoClock;
+    if (is_left_out) anomalies.count(Anomaly::LEFT_OUT_STREAM, block.size);
+    const bool is_judged = !is_left_out && !is_untold && !has(block.flags, Flag::SHADOW);
+    if (one != nullptr && !is_judged)
+        one->needs.note_level(one->level, clock == ApiOrder::kNoClock ? 0 : order_.latest(clock), block.id, block.step);
+    // Of a block from before recording nobody knows what has touched it.
+    if (!has(block.flags, Flag::SHADOW)) judge(block, pool, clock, is_judged ? one : nullptr);
+}
+
+void Inefficiency::judge(const Block& block, PoolKey pool, ApiOrder::Clock clock, StreamNeeds::OfStream* one) {
     const ApiOrder::Clock host = ApiOrder::clock_of(family_of(pool));
+    if (one == nullptr) clock = host;
     const ApiOrder::Moment moment = order_.malloc(clock, block.tid);
-    JudgedBlock& judged = blocks_[block.id];
-    judged.needs = &needs;
+    JudgedBlock& judged = blocks_.obtain(block.id);
     judged.clock = clock;
     judged.by_host.malloc_api = has_stream(clock) ? order_.malloc(host, block.tid).api : moment.api;
+    if (one == nullptr) return;
+    judged.needs = &one->needs;
     judged.id = block.id;
     judged.size = block.size;
     judged.site = block.site;
@@ -32,23 +55,28 @@ void Inefficiency::judge(const Block& block, PoolKey pool, StreamNeeds::OfStream
     judged.life.malloc_api = judged.touched = moment.api;
     judged.operators = moment.operators;
     judged.is_made = moment.is_given;
-    needs.begin(judged, stream.level, order_.latest(clock));
+    one->needs.begin(judged, one->level, order_.latest(clock));
+}
+
+ApiOrder::Clock Inefficiency::clock_of(const JudgedBlock* known, const Block& block, PoolKey pool) {
+    if (known != nullptr) return known->clock;
+    const ApiOrder::Clock clock = order_.clock_of(pool, stream_of_block(block, pool));
+    return clock != ApiOrder::kNoClock ? clock : ApiOrder::clock_of(family_of(pool));
 }
 
 void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& events, std::size_t row) {
     is_active_ = true;
     if (family_of(pool) == Family::COUNT) return;
-    const u32 own = stream_of_block(block, pool);
-    const ApiOrder::Clock clock = order_.clock_of(pool, own), host = ApiOrder::clock_of(family_of(pool));
-    if (clock == ApiOrder::kNoClock) return;
+    JudgedBlock* const known = blocks_.find(block.id);
+    const ApiOrder::Clock clock = clock_of(known, block, pool), host = ApiOrder::clock_of(family_of(pool));
     const ApiOrder::Moment moment = order_.access(clock, events.tid[row]);
     const u64 host_api = has_stream(clock) ? order_.access(host, events.tid[row]).api : moment.api;
-    const auto known = blocks_.find(block.id);
-    if (known == blocks_.end()) return;
-    JudgedBlock& judged = known->second;
+    if (known == nullptr) return;
+    JudgedBlock& judged = *known;
+    judged.by_host.access(host_api, order_.last_free(host), kIdleThreshold);
+    if (judged.needs == nullptr) return;
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
-    judged.by_host.access(host_api, order_.last_free(host), kIdleThreshold);
     const u32 how = events.aux[row] & kLowBits;
     const bool is_write = how == kWrite, is_over = judged.elsewhere.are_over();
     u8 pattern = 0;
@@ -72,20 +100,23 @@ void Inefficiency::access(const Block& block, PoolKey pool, const EventColumns& 
     needs.touch(judged, moment, pattern);
     judged.is_read = judged.is_read || !is_write;
     judged.is_written = is_write;
-    judged.elsewhere.access(stream_of(events.aux[row]) != own, how);
+    judged.elsewhere.access(stream_of(events.aux[row]) != stream_of_block(block, pool), how);
 }
 
 Shown Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
     if (family_of(pool) == Family::COUNT) return {};
-    const ApiOrder::Clock clock = order_.clock_of(pool, stream_of_block(block, pool));
-    if (clock == ApiOrder::kNoClock) return {};
-    const ApiOrder::Clock host = ApiOrder::clock_of(family_of(pool));
+    JudgedBlock* const known = blocks_.find(block.id);
+    const ApiOrder::Clock clock = clock_of(known, block, pool), host = ApiOrder::clock_of(family_of(pool));
     const ApiOrder::Moment moment = order_.free(clock, tid);
     const u64 host_api = has_stream(clock) ? order_.free(host, tid).api : moment.api;
-    const auto known = blocks_.find(block.id);
-    if (known == blocks_.end()) return {};
-    JudgedBlock& judged = known->second;
+    if (known == nullptr) return {};
+    JudgedBlock& judged = *known;
     judged.by_host.free(host_api, order_.last_malloc(host));
+    if (judged.needs == nullptr) {
+        const Shown shown = shown_by(judged);
+        blocks_.erase(block.id);
+        return shown;
+    }
     PoolNeeds& needs = *judged.needs;
     ApiLife& life = judged.life;
     const bool is_over = judged.elsewhere.are_over();
@@ -104,26 +135,35 @@ Shown Inefficiency::judge_end(const Block& block, PoolKey pool, u32 tid) {
     }
     needs.end(judged, pattern, operators);
     if (const u64 other = needs.find_reuse(judged, moment.api, pattern != 0); other != 0)
-        if (const auto alive = blocks_.find(other); alive != blocks_.end())
-            alive->second.life.words |= redundant_allocation;
+        if (JudgedBlock* const alive = blocks_.find(other)) alive->life.words |= redundant_allocation;
     const Shown shown = shown_by(judged);
-    blocks_.erase(known);
+    blocks_.erase(block.id);
     return shown;
 }
 
 void Inefficiency::forget() {
     order_.forget();
-    for (const auto& [id, judged] : blocks_) judged.needs->leave(judged);
-    blocks_ = {};  // clear() would go through as many buckets as there ever were blocks
+    blocks_.each([](u64, JudgedBlock& judged) {
+        if (judged.needs != nullptr) judged.needs->leave(judged);
+    });
+    blocks_ = {};  // what it costs to go through it is what has come since
+}
+
+// What they have shown so far stays, and the host's order goes on.
+void Inefficiency::forget_blocks_of(const PoolNeeds* needs) noexcept {
+    blocks_.each([needs](u64, JudgedBlock& judged) {
+        if (judged.needs != needs) return;
+        judged.needs->leave(judged);
+        judged.needs = nullptr;
+    });
 }
 
 Shown Inefficiency::lose(const Block& block) {
-    if (blocks_.empty()) return {};
-    const auto known = blocks_.find(block.id);
-    if (known == blocks_.end()) return {};
-    known->second.needs->leave(known->second);
-    const Shown shown = shown_by(known->second);
-    blocks_.erase(known);
+    JudgedBlock* const known = blocks_.find(block.id);
+    if (known == nullptr) return {};
+    if (known->needs != nullptr) known->needs->leave(*known);
+    const Shown shown = shown_by(*known);
+    blocks_.erase(block.id);
     return shown;
 }
 
@@ -141,28 +181,34 @@ u8 Inefficiency::idle_pattern(const JudgedBlock& block, u64 now) const noexcept 
 }
 
 void Inefficiency::append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const StreamNeeds& streams,
-                          const BlockMap& blocks, const Sites& sites) const {
+                          const PoolPeaks& peaks, const BlockMap& blocks, const Sites& sites) const {
     if (!is_active_ || family_of(pool) == Family::COUNT) return;
+    if (streams.is_whole()) {  // nothing was allocated since the first operator
+        if (peaks.highest() == 0) return;
+        StreamNeeds whole;
+        whole.tell_first(streams.first());
+        NeedMemory none;
+        whole.divide(peaks, none);
+        append(table, floors, pool, whole, peaks, blocks, sites);
+        return;
+    }
     struct Now {
-        const StreamNeeds::OfStream* stream;
         PoolNeeds::Rows rows;
         i64 undecided = 0;
     };
-    std::vector<Now> all;
-    for (const StreamNeeds::OfStream& one : streams.streams()) all.push_back({&one, one.needs.rows()});
+    std::unordered_map<const PoolNeeds*, Now> all;
+    for (const StreamNeeds::OfStream& one : streams.streams()) all[&one.needs].rows = one.needs.rows();
     blocks.each([&](const Block& block) {
-        const auto known = blocks_.find(block.id);
-        if (known == blocks_.end()) return;
-        const JudgedBlock& judged = known->second;
-        const u32 stream = stream_of_block(block, pool);
-        for (Now& now : all)
-            if (now.stream->stream == stream)
-                judged.needs->foresee(now.rows, now.undecided, judged, order_.operators(),
-                                      idle_pattern(judged, order_.latest(judged.clock)));
+        const JudgedBlock* const judged = blocks_.find(block.id);
+        if (judged == nullptr || judged->needs == nullptr) return;
+        Now& now = all[judged->needs];
+        judged->needs->foresee(now.rows, now.undecided, *judged, order_.operators(),
+                               idle_pattern(*judged, order_.latest(judged->clock)));
     });
-    for (const auto& [stream, rows, undecided] : all) {
-        stream->needs.append(table, pool, stream->stream, rows, sites);
-        stream->needs.append(floors, pool, stream->stream, rows, undecided);
+    for (const StreamNeeds::OfStream& one : streams.streams()) {
+        const Now& now = all[&one.needs];
+        one.needs.append(table, pool, one.stream, now.rows, sites);
+        one.needs.append(floors, pool, one.stream, now.rows, now.undecided);
     }
 }
 

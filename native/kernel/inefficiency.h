@@ -13,7 +13,9 @@
 //   redundant   when it was allocated, a block of its size had been accessed for the last time and was not freed. Known
 //               when that one ends
 //
-// Each stream of a card is judged by itself (stream_needs.h), by its own clock. Between streams the order of the host
+// Each stream of a card is judged by itself (stream_needs.h), by its own clock. A block for which nobody has told a
+// stream in a pool that has some, and one of further streams than kMaxStreams (counted: Anomaly::LEFT_OUT_STREAM), has
+// upstream's words by the order of the host, and no others. Between streams the order of the host
 // is all that is known, and no more than this: nothing runs before it is launched. So nothing is said of the time
 // behind an access until what other streams do to the block is over for its own (elsewhere_uses.h); and what ends such
 // a time may be launched anywhere.
@@ -22,11 +24,13 @@
 // are missing. Memory: some 150 bytes for each live block from then on, and what pool_needs.h says.
 #pragma once
 
-#include <unordered_map>
+#include <memory>
 
+#include "kernel/anomalies.h"
 #include "kernel/api_order.h"
 #include "kernel/block_map.h"
 #include "kernel/event_columns.h"
+#include "kernel/number_map.h"
 #include "kernel/stream_needs.h"
 
 namespace memscope::kernel {
@@ -43,14 +47,11 @@ public:
     // judged since the last time: a ring that overflows has many gaps, and may have a million blocks.
     void forget();
 
-    // A block that begins; its stream's level counts it already.
-    void begin(const Block& block, PoolKey pool, StreamNeeds& streams) {
-        StreamNeeds::OfStream* const one = streams.of(stream_of_block(block, pool));
-        if (one == nullptr) return;
-        if (is_active_)
-            judge(block, pool, *one);
-        else
-            one->needs.note_level(one->level);
+    // A block that begins, of a stream that is told or not. before: the levels of its pool without it.
+    void begin(const Block& block, PoolKey pool, u32 stream, StreamNeeds& streams, const PoolPeaks& before,
+               Anomalies& anomalies) {
+        if (!is_active_ && streams.is_whole() && streams.is_of_first(stream)) return;
+        begin_in(block, pool, stream, streams, before, anomalies);
     }
     void access(const Block& block, PoolKey pool, const EventColumns& events, std::size_t row);
     // It ends, by a FREE of thread tid. Returns its patterns.
@@ -59,13 +60,13 @@ public:
     Shown lose(const Block& block);
 
     Shown shown(const Block& block) const noexcept {
-        if (blocks_.empty()) return {};
-        const auto known = blocks_.find(block.id);
-        return known == blocks_.end() ? Shown{} : shown_by(known->second);
+        const JudgedBlock* const known = blocks_.find(block.id);
+        return known == nullptr ? Shown{} : shown_by(*known);
     }
     // What is known of a pool now.
     void append(InefficiencyTable& table, FloorTable& floors, PoolKey pool, const StreamNeeds& streams,
-                const BlockMap& blocks, const Sites& sites) const;
+                const PoolPeaks& peaks, const BlockMap& blocks, const Sites& sites) const;
+    void shrink() { blocks_.shrink(); }
 
     // That it was allocated for.
     static u32 stream_of_block(const Block& block, PoolKey pool) noexcept {
@@ -73,15 +74,22 @@ public:
     }
 
 private:
-    void judge(const Block& block, PoolKey pool, StreamNeeds::OfStream& stream);
+    void begin_in(const Block& block, PoolKey pool, u32 stream, StreamNeeds& streams, const PoolPeaks& before,
+                  Anomalies& anomalies);
+    // one: of its stream's blocks; null: by the order of the host alone.
+    void judge(const Block& block, PoolKey pool, ApiOrder::Clock clock, StreamNeeds::OfStream* one);
     Shown judge_end(const Block& block, PoolKey pool, u32 tid);
+    void forget_blocks_of(const PoolNeeds* needs) noexcept;
+    // Of a block that may be of no stream, or of one without a clock: then it is the host's.
+    ApiOrder::Clock clock_of(const JudgedBlock* known, const Block& block, PoolKey pool);
     static bool has_stream(ApiOrder::Clock clock) noexcept { return clock >= kFamilies; }
     static Shown shown_by(const JudgedBlock& block) noexcept { return {block.life.words, block.by_host.words}; }
     u8 idle_pattern(const JudgedBlock& block, u64 now) const noexcept;
     static bool is_whole(const JudgedBlock& block, const EventColumns& events, std::size_t row) noexcept;
 
     ApiOrder order_;
-    std::unordered_map<u64, JudgedBlock> blocks_;  // by number of the block
+    NumberMap<JudgedBlock> blocks_;  // by number of the block
+    std::unique_ptr<NeedMemory> memory_ = std::make_unique<NeedMemory>();
     bool is_active_ = false;
 };
 

@@ -1,6 +1,6 @@
 // Memory for large vectors: in pages of 2 MiB where the kernel gives them, so that filling them is not mostly waiting
 // for pages (a quarter of the time that reading a memory snapshot took), nor access in random order for their
-// addresses.
+// addresses. The index of 90,000 live blocks is two such pages.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@ namespace memscope::kernel {
 template <typename T>
 struct LargePages {
     using value_type = T;
-    static constexpr std::size_t kLarge = 8u << 20;
+    static constexpr std::size_t kLarge = 2u << 20;
 
     LargePages() = default;
     template <typename U>

@@ -10,10 +10,12 @@
 // once more for pools with named blocks.
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "kernel/owner_names.h"
+#include "kernel/phases.h"
 #include "kernel/pool_owners.h"
 #include "record/record.h"
 
@@ -26,10 +28,12 @@ struct OwnedBytes {
     PoolOwners owners;
     PoolOwners pairs;
     bool has_pairs = false;
+    std::unique_ptr<PoolPhases> phases;  // from the first phase of the process on
 
     void note_level(u64 allocs, u32 step) {
         owners.note_level(allocs, step);
         if (has_pairs) pairs.note_level(allocs, step);
+        if (phases != nullptr) phases->note_level(allocs, step);
     }
     void close(u32 step, u64 allocs) {
         owners.close(step, allocs);

@@ -32,8 +32,9 @@ inline constexpr std::size_t kMaxOwners = 1u << 13;  // 65 bytes each
     X(OPS, "ops")
 
 #define X(name, text) name,
-enum class FoldLabel : u8 { MEMSCOPE_FOLD_LABELS(X) };
+enum class FoldLabel : u8 { MEMSCOPE_FOLD_LABELS(X) COUNT };
 #undef X
+inline constexpr std::size_t kFoldLabels = static_cast<std::size_t>(FoldLabel::COUNT);
 u64 label_id(FoldLabel label) noexcept;
 
 using Labels = std::array<u64, kLevels>;  // of level 1 and on
@@ -52,6 +53,8 @@ public:
     OwnerNumber owner(u32 root, LabelsNumber labels);
 
     const Labels& labels(OwnerNumber owner) const noexcept { return labels_[owners_[owner].labels]; }
+    // Of labels that no owner need have; 0 without one.
+    u64 component(LabelsNumber labels) const noexcept { return labels < labels_.size() ? labels_[labels][0] : 0; }
     LabelsNumber labels_number(OwnerNumber owner) const noexcept { return owners_[owner].labels; }
     u32 root(OwnerNumber owner) const noexcept { return owners_[owner].root; }
     // A hash of root and labels, the same in every process: by it readers join the tables of rings.

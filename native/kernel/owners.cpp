@@ -48,7 +48,7 @@ void Owners::label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 ste
     if (names_.labels(block.owner)[level - 1] == label) return;
     const LabelsNumber labels = names_.with(names_.labels_number(block.owner), level, label);
     if (is_first) {
-        correct(block, sums, labels, anomalies);
+        correct(block, sums, number_of(names_.root(block.owner), labels, block, anomalies));
         return;
     }
     const Block before = block;
@@ -57,6 +57,7 @@ void Owners::label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 ste
     changed.times += 1;
     const bool pairs = follows_pairs(block, sums);
     changed.latest = sums.owners.change_owner(before.owner, block.owner, block.size);
+    if (sums.phases != nullptr) sums.phases->change_owner(before.owner, block.owner, block.size);
     if (pairs) sums.pairs.change_owner(pair_of(before), pair_of(block), block.size);
     if (changes_.owner.size() >= kMaxOwnerChanges) {
         anomalies.count(Anomaly::LEFT_OUT_CHANGE, block.size);
@@ -71,16 +72,23 @@ void Owners::label(Block& block, OwnedBytes& sums, u32 level, u64 label, u32 ste
 
 void Owners::suggest(Block& block, OwnedBytes& sums, u32 level, FoldLabel label, Anomalies& anomalies) {
     if (block.owner == OwnerNames::kOther || is_labelled(block, level)) return;
-    correct(block, sums, names_.with(names_.labels_number(block.owner), level, label_id(label)), anomalies);
+    Suggested& suggested = suggested_[static_cast<std::size_t>(label)];
+    if (suggested.from != block.owner || suggested.to == OwnerNames::kOther) {
+        suggested.from = block.owner;
+        const LabelsNumber labels = names_.with(names_.labels_number(block.owner), level, label_id(label));
+        suggested.to = number_of(names_.root(block.owner), labels, block, anomalies);
+    }
+    correct(block, sums, suggested.to);
 }
 
-void Owners::correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomalies& anomalies) {
+void Owners::correct(Block& block, OwnedBytes& sums, OwnerNumber owner) {
     const Block before = block;
-    block.owner = number_of(names_.root(before.owner), labels, block, anomalies);
+    block.owner = owner;
     const auto known = changed_.empty() ? changed_.end() : changed_.find(block.id);
     const u64 changed = known == changed_.end() ? 0 : known->second.latest;
     const bool pairs = follows_pairs(block, sums);
     sums.owners.correct_owner(before.owner, block.owner, block.size, block.id, changed);
+    if (sums.phases != nullptr) sums.phases->correct_owner(before.owner, block.owner, block.size, block.id, changed);
     if (pairs) sums.pairs.correct_owner(pair_of(before), pair_of(block), block.size, block.id, changed);
 }
 

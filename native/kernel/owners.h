@@ -11,6 +11,7 @@
 // kMaxOwnerChanges changes, what thread_labels.h, pool_owners.h and owned_sites.h say.
 #pragma once
 
+#include <array>
 #include <unordered_map>
 
 #include "kernel/anomalies.h"
@@ -41,11 +42,13 @@ public:
         block.told = labels == 0 ? 0 : told_by_program(block.owner);
         const bool pairs = follows_pairs(block, sums);
         sums.owners.born(block.owner, block.size);
+        if (sums.phases != nullptr) sums.phases->born(block.owner, block.size);
         if (pairs) sums.pairs.born(pair_of(block), block.size);
     }
     // It ends.
     void end(const Block& block, OwnedBytes& sums) {
         sums.owners.died(block.owner, block.size);
+        if (sums.phases != nullptr) sums.phases->died(block.owner, block.size);
         if (sums.has_pairs) sums.pairs.died(pair_of(block), block.size);
         if (!changed_.empty()) changed_.erase(block.id);
     }
@@ -61,6 +64,8 @@ public:
     bool is_known(const Block& block) const noexcept { return names_.is_known(block.owner); }
     u64 id_of(const Block& block) const noexcept { return names_.id(block.owner); }
     u32 changes_of(const Block& block) const noexcept;
+    // String id of the component in whose function the thread is; 0: in none.
+    u64 component_of(u32 tid) const noexcept { return names_.component(threads_.of(tid)); }
     const OwnerNames& names() const noexcept { return names_; }
     const OwnedSites& sites() const noexcept { return sites_; }
     const OwnerChangeTable& changes() const noexcept { return changes_; }
@@ -72,7 +77,7 @@ private:
         u32 times = 0;
         u64 latest = 0;  // number of the change in its pool
     };
-    void correct(Block& block, OwnedBytes& sums, LabelsNumber labels, Anomalies& anomalies);
+    void correct(Block& block, OwnedBytes& sums, OwnerNumber owner);
     // Bit per level of the program's own that has a label.
     u8 told_by_program(OwnerNumber owner) const noexcept;
 
@@ -85,7 +90,12 @@ private:
     ThreadLabels threads_;
     OwnerChangeTable changes_;
     std::unordered_map<u64, Changed> changed_;  // live blocks, by number
-    u32 latest_root_ = ~0u;                     // and its owner without labels: nearly always the next one's too
+    // What each fold's label made of an owner last: nearly always the next one's too. kOther: of none.
+    struct Suggested {
+        OwnerNumber from = OwnerNames::kOther, to = OwnerNames::kOther;
+    };
+    std::array<Suggested, kFoldLabels> suggested_;
+    u32 latest_root_ = ~0u;  // and its owner without labels: nearly always the next one's too
     OwnerNumber latest_plain_ = 0;
 };
 

@@ -22,7 +22,7 @@ void PoolNeeds::begin(const JudgedBlock& block, i64 level, u64 latest) {
     judged_ = plus(judged_, block.size);
     if (level > highest_) rise(level, latest, block.id, block.step);
     need(block, block.touched);
-    births_.begin(block.id, block.size, block.life.malloc_api, block.site, block.step);
+    shared_->births.begin(part_, block.id, block.size, block.life.malloc_api, block.site, block.step);
 }
 
 void PoolNeeds::touch(JudgedBlock& block, ApiOrder::Moment moment, u8 pattern) {
@@ -58,24 +58,43 @@ void PoolNeeds::release(const JudgedBlock& block) noexcept {
     if (block.touched == operator_api_) operator_bytes_ = minus(operator_bytes_, block.size);
 }
 
-u64 PoolNeeds::key_in(const Rows& rows, u32 site, u8 pattern) noexcept {
+void PoolNeeds::change_clock() noexcept {
+    rise(highest_, 0, 0, 0);
+    operator_api_ = 0;
+    operator_bytes_ = 0;
+    part_ = ++shared_->parts;
+}
+
+u64 PoolNeeds::key_in(const Rows& rows, std::size_t more, u32 site, u8 pattern) noexcept {
     const u64 own = key(site, pattern);
-    return rows.size() < kMaxNeedRows || rows.find(own) != rows.end() ? own : key(kNoSite, pattern);
+    return rows.size() + more < kMaxNeedRows || rows.find(own) != rows.end() ? own : key(kNoSite, pattern);
+}
+
+std::pair<const u64, PoolNeeds::Row>& PoolNeeds::row_of(u32 site, u8 pattern) {
+    if (const auto known = rows_.find(key(site, pattern)); known != rows_.end()) return *known;
+    const auto [row, is_new] =
+        rows_.try_emplace(shared_->rows < kMaxNeedRows ? key(site, pattern) : key(kNoSite, pattern));
+    if (is_new) shared_->rows += 1;
+    return *row;
+}
+
+void PoolNeeds::list_at_peak(const std::pair<const u64, Row>& row) {
+    if (row.second.peak_blocks == 0 && row.second.shared_bytes == 0) at_peak_.push_back(row.first);
 }
 
 void PoolNeeds::count_at_peak(const JudgedBlock& block, u8 pattern, u32 operators) {
-    const u64 place = key_in(rows_, block.site, pattern);
-    Row& row = rows_[place];
+    auto& one = row_of(block.site, pattern);
+    list_at_peak(one);
+    Row& row = one.second;
     row.peak_blocks += 1;
     row.peak_bytes = plus(row.peak_bytes, block.size);
     row.operators = std::max(row.operators, operators);
     row.first_step = std::min(row.first_step, block.step);
     row.last_step = std::max(row.last_step, block.step);
-    at_peak_.push_back(place);
 }
 
 void PoolNeeds::show(const JudgedBlock& block, u8 pattern, u32 operators) {
-    Row& row = row_of(rows_, block.site, pattern);
+    Row& row = row_of(block.site, pattern).second;
     row.blocks += 1;
     row.bytes = plus(row.bytes, block.size);
     row.largest = std::max(row.largest, block.size);
@@ -85,7 +104,7 @@ void PoolNeeds::show(const JudgedBlock& block, u8 pattern, u32 operators) {
 }
 
 u64 PoolNeeds::find_reuse(const JudgedBlock& block, u64 api, bool is_dead) {
-    const SameSize::Birth* other = births_.end(block.id, block.size, is_dead ? block.touched : api, api);
+    const SameSize::Birth* other = shared_->births.end(part_, block.id, block.size, is_dead ? block.touched : api, api);
     if (other == nullptr) return 0;
     JudgedBlock taker;
     taker.id = other->id;
@@ -93,13 +112,12 @@ u64 PoolNeeds::find_reuse(const JudgedBlock& block, u64 api, bool is_dead) {
     taker.site = other->site;
     taker.step = other->step;
     show(taker, redundant_allocation, 0);
-    const u64 place = key_in(rows_, other->site, redundant_allocation);
-    Row& row = rows_[place];
-    row.partner = block.site;
+    auto& one = row_of(other->site, redundant_allocation);
+    one.second.partner = block.site;
     const bool is_there = other->id <= peak_id_ && (other->ended_api == 0 || peak_api_ < other->ended_api);
     if (is_there && holds_peak(block, block.touched, kNever)) {
-        row.shared_bytes = plus(row.shared_bytes, block.size);
-        at_peak_.push_back(place);
+        list_at_peak(one);
+        one.second.shared_bytes = plus(one.second.shared_bytes, block.size);
     }
     return other->id;
 }
@@ -110,7 +128,7 @@ void PoolNeeds::foresee(Rows& rows, i64& undecided, const JudgedBlock& block, u3
         undecided = plus(undecided, block.size);
         return;
     }
-    Row& row = row_of(rows, block.site, pattern);
+    Row& row = rows[key_in(rows, shared_->rows - rows_.size(), block.site, pattern)];
     row.peak_blocks += 1;
     row.peak_bytes = plus(row.peak_bytes, block.size);
     row.operators = std::max(row.operators, operators - block.operators);

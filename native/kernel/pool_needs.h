@@ -15,10 +15,12 @@
 //           and their allocations (but for the early ones), and what is needed is not moved away; so must, at any time,
 //           what one operator touches. The larger of the two is a lower bound of every peak that this order allows.
 //
-// Memory: 72 bytes for each of kMaxNeedRows rows (site and pattern), and what same_size.h says.
+// Memory: some 100 bytes for each of kMaxNeedRows rows (site and pattern), and what same_size.h says: both of all pools
+// and streams of a ring (NeedMemory).
 #pragma once
 
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernel/api_order.h"
@@ -37,9 +39,17 @@ inline constexpr u32 kNoSite = ~u32{0};  // of rows for which there was no room
 
 class PoolNeeds;
 
+// What the needs of all pools and streams of a ring have together.
+struct NeedMemory {
+    SameSize births;
+    std::size_t rows = 0;
+    u32 parts = 0;  // that have a number in births
+};
+
 // A live block that is judged.
 struct JudgedBlock {
-    PoolNeeds* needs = nullptr;  // of its pool
+    PoolNeeds* needs =
+        nullptr;  // of its pool, or its stream's part of it; null: it is judged by the host's order alone
     u64 id = 0;
     i64 size = 0;
     u32 site = 0, step = 0;
@@ -63,11 +73,15 @@ public:
     };
     using Rows = std::unordered_map<u64, Row>;
 
+    // highest: level of the pool until now, of whose blocks none was judged. shared: outlives this.
+    PoolNeeds(NeedMemory& shared, i64 highest)
+        : highest_(highest), unjudged_at_peak_(highest), shared_(&shared), part_(++shared.parts) {}
+
     // The block has begun. level: of the pool with it; latest: the latest api that has begun.
     void begin(const JudgedBlock& block, i64 level, u64 latest);
-    // The same while nothing is judged.
-    void note_level(i64 level) noexcept {
-        if (level > highest_) rise(level, 0, 0, 0);
+    // The same of one that is not judged. latest: 0 while none is.
+    void note_level(i64 level, u64 latest, u64 id, u32 step) noexcept {
+        if (level > highest_) rise(level, latest, id, step);
     }
     // An api needs it: what lies between the last one and this. pattern: of that time, 0 when it needed the block.
     void touch(JudgedBlock& block, ApiOrder::Moment moment, u8 pattern);
@@ -84,6 +98,10 @@ public:
     // needed it behind its last touch.
     u64 find_reuse(const JudgedBlock& block, u64 api, bool is_dead);
 
+    // The blocks that were judged so far are so no more (each has left), and further ones have the numbers of another
+    // clock: when the peak was is not known.
+    void change_clock() noexcept;
+
     // Of a block that lives on: what it is if nobody touches it any more, 0 when it is too early to tell. operators:
     // that have begun by now.
     void foresee(Rows& rows, i64& undecided, const JudgedBlock& block, u32 operators, u8 pattern) const;
@@ -95,8 +113,11 @@ private:
     static constexpr u64 kNever = ~u64{0};  // the api that needs a block which nobody needs any more
     static u64 key(u32 site, u8 pattern) noexcept { return u64{site} << 8 | pattern; }
     // Where there is room: else that of the sites that have none.
-    static u64 key_in(const Rows& rows, u32 site, u8 pattern) noexcept;
-    static Row& row_of(Rows& rows, u32 site, u8 pattern) { return rows[key_in(rows, site, pattern)]; }
+    static u64 key_in(const Rows& rows, std::size_t more, u32 site, u8 pattern) noexcept;
+    // Its row, and the row's key.
+    std::pair<const u64, Row>& row_of(u32 site, u8 pattern);
+    // Of a row that is about to have bytes at the peak.
+    void list_at_peak(const std::pair<const u64, Row>& row);
     void rise(i64 level, u64 api, u64 id, u32 step) noexcept;
     // Whether the block was there at the peak, and the peak lies between two apis.
     bool holds_peak(const JudgedBlock& block, u64 from, u64 to) const noexcept {
@@ -107,15 +128,16 @@ private:
     void release(const JudgedBlock& block) noexcept;
 
     Rows rows_;
-    std::vector<u64> at_peak_;      // keys of rows with bytes at the peak
-    i64 highest_ = 0, judged_ = 0;  // bytes: of the peak; of the blocks that are judged
-    i64 unjudged_at_peak_ = 0;      // of blocks that were there then, and will never be known
-    u64 peak_api_ = 0;              // 0: the peak was before anything was judged
-    u64 peak_id_ = 0;               // number of the latest block then
+    std::vector<u64> at_peak_;  // keys of rows with bytes at the peak
+    i64 highest_, judged_ = 0;  // bytes: of the peak; of the blocks that are judged
+    i64 unjudged_at_peak_;      // of blocks that were there then, and will never be known
+    u64 peak_api_ = 0;          // 0: the peak was before anything was judged
+    u64 peak_id_ = 0;           // number of the latest block then
     u32 peak_step_ = 0;
     u64 operator_api_ = 0;
     i64 operator_bytes_ = 0, most_touched_ = 0;
-    SameSize births_;
+    NeedMemory* shared_;
+    u32 part_;
 };
 
 }  // namespace memscope::kernel

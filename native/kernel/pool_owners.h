@@ -46,6 +46,14 @@ public:
         OwnerNumber owner;
         i64 end_bytes, peak_bytes;
     };
+    // Of the latest change of an owner.
+    u64 changes() const noexcept { return changes_; }
+    // The bytes of every owner now: add(owner, bytes).
+    template <typename Add>
+    void each_now(Add add) const {
+        for (std::size_t owner = 0; owner < cells_.size(); ++owner)
+            if (cells_[owner].now != 0) add(static_cast<OwnerNumber>(owner), cells_[owner].now);
+    }
     // Every row of a step, and the bytes of every owner at the highest peak: add(step, owner, bytes).
     template <typename Add>
     void each_row(u32 open_step, Add add) const {

@@ -24,6 +24,7 @@ void PoolSteps::forget_levels() noexcept {
 
 void PoolSteps::close(u32 next, u32 silent, u64 ts) {
     open_.end_ts = ts;
+    open_ = latest();
     closed_.push_back(open_);
     note_gap(open_);
     for (u32 step = next - silent; step < next; ++step) closed_.push_back(open_.next(step, ts));
@@ -60,11 +61,20 @@ void PoolSteps::thin() {
     }
 }
 
+PoolSteps::Row PoolSteps::latest() const noexcept {
+    Row row = open_;
+    row.end_unseen = count_.unseen();
+    row.end_missing = count_.missing();
+    return row;
+}
+
 PoolSteps::Row PoolSteps::Row::next(u32 number, u64 ts) const noexcept {
     Row row;
     row.step = number;
     row.start_bytes = row.end_bytes = row.peak_bytes = row.min_bytes = end_bytes;
     row.start_reserved = row.end_reserved = row.peak_reserved = end_reserved;
+    row.end_unseen = end_unseen;
+    row.end_missing = end_missing;
     row.start_ts = row.end_ts = ts;
     return row;
 }
@@ -88,7 +98,7 @@ void PoolSteps::Row::join(const Row& later) noexcept {
 
 void PoolSteps::append(StepTable& table, PoolKey pool, u64 last_ts) const {
     for (const Row& row : closed_) append(table, pool, row, row.end_ts, true);
-    append(table, pool, open_, last_ts, false);
+    append(table, pool, latest(), last_ts, false);
 }
 
 void PoolSteps::append(StepTable& table, PoolKey pool, const Row& row, u64 end_ts, bool complete) {
@@ -104,6 +114,8 @@ void PoolSteps::append(StepTable& table, PoolKey pool, const Row& row, u64 end_t
     table.start_reserved.push_back(row.start_reserved);
     table.end_reserved.push_back(row.end_reserved);
     table.peak_reserved.push_back(row.peak_reserved);
+    table.end_unseen.push_back(row.end_unseen);
+    table.end_missing.push_back(row.end_missing);
     table.allocs.push_back(row.allocs);
     table.frees.push_back(row.frees);
     table.alloc_bytes.push_back(row.alloc_bytes);

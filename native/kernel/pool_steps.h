@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernel/pool_count.h"
 #include "kernel/pool_key.h"
 #include "kernel/tables.h"
 #include "kernel/wrapping.h"
@@ -50,6 +51,10 @@ public:
         open_.peak_reserved = std::max(open_.peak_reserved, reserved);
     }
 
+    // Behind every MALLOC and FREE that is told when it happens. used: what the pool has given out, as it says.
+    void note_used(i64 used) noexcept { count_.compare(used, open_.end_bytes); }
+    void forget_count() noexcept { count_.forget(); }
+
     // A step that is a range begins here: the levels since the range before are those of no step. Its other numbers
     // count to this one, so that nothing is left out of sums and peaks.
     void forget_levels() noexcept;
@@ -69,6 +74,7 @@ private:
         u32 step = 0;
         i64 start_bytes = 0, end_bytes = 0, peak_bytes = 0, min_bytes = 0, most_bytes = 0;
         i64 start_reserved = kUnknown, end_reserved = kUnknown, peak_reserved = kUnknown;
+        i64 end_unseen = 0, end_missing = 0;
         u64 allocs = 0, frees = 0, alloc_bytes = 0, freed_bytes = 0;
         u64 start_ts = 0, end_ts = 0;
 
@@ -84,7 +90,11 @@ private:
     void thin();
     static void append(StepTable& table, PoolKey pool, const Row& row, u64 end_ts, bool complete);
 
+    // The open row up to now.
+    Row latest() const noexcept;
+
     Row open_;
+    PoolCount count_;
     std::vector<Row> closed_;
     u32 stride_ = 1;  // rows of the same cell of so many steps are one
     std::optional<Row> smallest_gap_, largest_gap_;

@@ -1,7 +1,11 @@
 #include "kernel/sequence_diff.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +16,7 @@ namespace {
 constexpr std::size_t kMostElements = std::size_t{1} << 30;
 constexpr u64 kWorkPerElement = 512;  // of a stretch; halved each time that a search is given up
 constexpr u64 kLeastWork = 1 << 16;   // of a search
+constexpr u64 kShareOfRest = 8;       // a search costs no more than one in so many of the units that are left
 constexpr i64 kWindow = 32;           // elements that make an anchor together
 constexpr i64 kLeastShare = 4;        // one in so many elements must be the same where a search is gone on with
 constexpr i64 kNowhere = -1;
@@ -40,7 +45,12 @@ public:
     void begin(i64 n, i64 m) {
         n_ = n;
         m_ = m;
-        if (reach_.size() < static_cast<std::size_t>(n + m + 3)) reach_.resize(static_cast<std::size_t>(n + m + 3));
+        if (const auto size = static_cast<std::size_t>(n + m + 3); size_ < size) {
+            // Pages that no path comes to are never touched, and take no memory.
+            reach_.reset(static_cast<i32*>(std::calloc(size, sizeof(i32))));
+            if (reach_ == nullptr) throw std::bad_alloc();
+            size_ = size;
+        }
         set(-1, kNowhere);
         set(0, 0);
         set(1, kNowhere);
@@ -80,20 +90,25 @@ public:
     }
 
 private:
+    struct Free {
+        void operator()(i32* memory) const noexcept { std::free(memory); }
+    };
+
     i64 n_ = 0, m_ = 0;
-    std::vector<i32> reach_;
+    std::size_t size_ = 0;
+    std::unique_ptr<i32[], Free> reach_;
 };
 
 class Differ {
 public:
-    Differ(const u64* a, std::size_t n, const u64* b, std::size_t m, u64 most_work) : most_work_(most_work) {
-        intern(a, n, a_);
-        intern(b, m, b_);
-        known_ = {};
+    // Numbers below `symbols`.
+    Differ(const u32* a, std::size_t n, const u32* b, std::size_t m, std::size_t symbols, u64 most_work)
+        : most_work_(most_work), symbols_(symbols), a_(a), b_(b), n_(n), m_(m) {
+        if (n > kMostElements || m > kMostElements) throw std::length_error("a sequence has more than 2^30 elements");
     }
 
     SequenceDiff run() {
-        todo_.push_back({0, static_cast<i64>(a_.size()), 0, static_cast<i64>(b_.size()), kWorkPerElement, kNever});
+        todo_.push_back({0, static_cast<i64>(n_), 0, static_cast<i64>(m_), kWorkPerElement, kNever});
         while (!todo_.empty()) {
             Stretch stretch = todo_.back();
             todo_.pop_back();
@@ -109,17 +124,8 @@ public:
     }
 
 private:
-    // Dense numbers: half the bytes, and tables can be indexed by them.
-    void intern(const u64* from, std::size_t count, std::vector<u32>& to) {
-        if (count > kMostElements) throw std::length_error("a sequence has more than 2^30 elements");
-        to.resize(count);
-        for (std::size_t at = 0; at < count; ++at)
-            to[at] = known_.try_emplace(from[at], static_cast<u32>(known_.size())).first->second;
-        symbols_ = known_.size();
-    }
-
-    u32 left(i64 at) const noexcept { return a_[static_cast<std::size_t>(at)]; }
-    u32 right(i64 at) const noexcept { return b_[static_cast<std::size_t>(at)]; }
+    u32 left(i64 at) const noexcept { return a_[at]; }
+    u32 right(i64 at) const noexcept { return b_[at]; }
 
     void strip(Stretch& stretch) noexcept {
         const i64 before = stretch.n() + stretch.m();
@@ -164,7 +170,9 @@ private:
     void divide(const Stretch& stretch) {
         const i64 size = stretch.n() + stretch.m();
         const u64 left_over = most_work_ > work_ ? most_work_ - work_ : 0;
-        const u64 share = std::min(std::max(stretch.per_element * static_cast<u64>(size), kLeastWork), left_over);
+        // Of two long sequences one search would take all there is, and nothing would be known behind it.
+        const u64 most = left_over > kShareOfRest * kLeastWork ? left_over / kShareOfRest : left_over;
+        const u64 share = std::min(std::max(stretch.per_element * static_cast<u64>(size), kLeastWork), most);
         const u64 same = stretch.per_element, less = same / 2;
         Cut middle;
         i64 edits = 0;
@@ -308,11 +316,9 @@ private:
 
     // A rolling hash: sum of element * factor^(distance from the end), modulo 2^64.
     template <typename Take>
-    static void windows(const std::vector<u32>& of, i64 begin, i64 end, Take take) {
+    static void windows(const u32* of, i64 begin, i64 end, Take take) {
         constexpr u64 kFactor = 0x9E3779B97F4A7C15ull;
-        const auto value = [&of](i64 at) {
-            return (of[static_cast<std::size_t>(at)] + u64{1}) * 0xD6E8FEB86659FD93ull;
-        };
+        const auto value = [of](i64 at) { return (of[at] + u64{1}) * 0xD6E8FEB86659FD93ull; };
         u64 top = 1, hash = 0;
         for (i64 at = 0; at < kWindow; ++at) {
             hash = hash * kFactor + value(begin + at);
@@ -347,9 +353,10 @@ private:
 
     const u64 most_work_;
     u64 work_ = 0;
-    std::unordered_map<u64, u32> known_;
-    std::size_t symbols_ = 0;
-    std::vector<u32> a_, b_;
+    const std::size_t symbols_;
+    const u32* const a_;
+    const u32* const b_;
+    const std::size_t n_, m_;
     std::vector<std::pair<i64, i64>> places_;
     std::vector<Stretch> todo_;
     Frontier forward_, backward_;
@@ -358,8 +365,27 @@ private:
 
 }  // namespace
 
+SequenceDiff diff_sequences(const u32* a, std::size_t n, const u32* b, std::size_t m, u64 most_work) {
+    u32 largest = 0;
+    for (std::size_t at = 0; at < n; ++at) largest = std::max(largest, a[at]);
+    for (std::size_t at = 0; at < m; ++at) largest = std::max(largest, b[at]);
+    if (largest > n + m)
+        throw std::invalid_argument("a number is larger than there are elements: dense ones are needed");
+    return Differ(a, n, b, m, std::size_t{largest} + 1, most_work).run();
+}
+
 SequenceDiff diff_sequences(const u64* a, std::size_t n, const u64* b, std::size_t m, u64 most_work) {
-    return Differ(a, n, b, m, most_work).run();
+    std::unordered_map<u64, u32> known;
+    std::vector<u32> dense_a, dense_b;
+    for (auto [from, count, to] : {std::tuple(a, n, &dense_a), std::tuple(b, m, &dense_b)}) {
+        if (count > kMostElements) throw std::length_error("a sequence has more than 2^30 elements");
+        to->resize(count);
+        for (std::size_t at = 0; at < count; ++at)
+            (*to)[at] = known.try_emplace(from[at], static_cast<u32>(known.size())).first->second;
+    }
+    const std::size_t symbols = known.size();
+    known = {};
+    return Differ(dense_a.data(), n, dense_b.data(), m, symbols, most_work).run();
 }
 
 }  // namespace memscope::kernel

@@ -14,7 +14,10 @@
 //            shortest one: `is_shortest` is false.
 //
 // Time: a step of the search or the comparison of a pair of elements is one unit of work; at most some most_work + 64
-// (n + m) of them. Memory: 28 bytes an element, and 24 more of a stretch in which anchors are looked for.
+// (n + m) of them, most_work being kMostDiffWork or kDiffWorkPerElement (n + m), whichever is more, where it is not
+// given. No search takes more than a part of what is left, or one of two long sequences would take it all. Memory: 8
+// bytes for each diagonal that a path comes to, 16 for each number, 4 an element where they are not dense, and 24 an
+// element of a stretch in which anchors are looked for.
 #pragma once
 
 #include <cstddef>
@@ -44,9 +47,15 @@ struct SequenceDiff {
     u64 work = 0;
 };
 
-constexpr u64 kMostDiffWork = u64{1} << 32;
+constexpr u64 kMostDiffWork = u64{1} << 32, kDiffWorkPerElement = 256;
 
-// Sequences of 2^30 elements at most; std::length_error for longer ones.
-SequenceDiff diff_sequences(const u64* a, std::size_t n, const u64* b, std::size_t m, u64 most_work = kMostDiffWork);
+constexpr u64 most_diff_work(std::size_t n, std::size_t m) noexcept {
+    return kMostDiffWork > kDiffWorkPerElement * (n + m) ? kMostDiffWork : kDiffWorkPerElement * (n + m);
+}
+
+// Sequences of 2^30 elements at most; std::length_error for longer ones. The first takes numbers that are dense, and
+// std::invalid_argument tells of one above n + m.
+SequenceDiff diff_sequences(const u32* a, std::size_t n, const u32* b, std::size_t m, u64 most_work);
+SequenceDiff diff_sequences(const u64* a, std::size_t n, const u64* b, std::size_t m, u64 most_work);
 
 }  // namespace memscope::kernel

@@ -43,6 +43,8 @@ public:
         if (now_.level > open_.sums.level) begin(open_, step, ts);
         if (now_.level > highest_.sums.level) begin(highest_, step, ts);
     }
+    i64 level() const noexcept { return now_.level; }
+    i64 highest() const noexcept { return highest_.sums.level; }
     // The open step ends, at ts, and `next` begins; in the steps between the two nothing happened.
     void close(u32 step, u32 next, u64 ts) noexcept;
 
@@ -51,7 +53,9 @@ public:
 private:
     friend class SitePeaks;
     struct Sums {
-        i64 level = 0, fresh = 0, early = 0;  // fresh: of the open step; early: of the warm-up, if that is over
+        // fresh: of the open step; early: of the warm-up, if that is over. It stands between the two that an allocation
+        // changes: beside each other they would be changed as one word, which waits for an end's half of it.
+        i64 level = 0, early = 0, fresh = 0;
     };
     struct Peak {
         u8 place;        // of the copies

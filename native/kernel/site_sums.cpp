@@ -1,6 +1,7 @@
 #include "kernel/site_sums.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace memscope::kernel {
 
@@ -73,12 +74,8 @@ void SiteSums::close(u32 step, u32 next) {
         site.open = Values{};
     }
     open_sites_.clear();
-    for (const Death& death : deaths_) {
-        Kept& kept = keep(sites_[death.site]);
-        add(kept.runs, death.birth / stride_, gone(death));
-        if (death.birth > origin_) count_age(kept.ages, age_class(step - death.birth), 1);
-    }
-    deaths_.clear();
+    sort_deaths();
+    book_deaths(step);
     while (next > origin_ && (next - 1) / stride_ - origin_ / stride_ >= kMostCells) thin();
     run_limit_ = std::max(run_limit_, max_runs_);
     while (runs_ > run_limit_) {
@@ -88,6 +85,56 @@ void SiteSums::close(u32 step, u32 next) {
         }
         thin();
     }
+}
+
+// Puts those of one site one after the other, in the order in which they came: its runs are in the cache then. Where
+// few sites have several it would gain nothing.
+void SiteSums::sort_deaths() {
+    if (deaths_.size() < sites_.size()) return;
+    std::vector<u32> places(sites_.size());  // where the next of each site goes
+    for (const Death& death : deaths_) ++places[death.site];
+    u32 before = 0;
+    for (u32& place : places) before += std::exchange(place, before);
+    std::vector<Death> sorted(deaths_.size());
+    for (const Death& death : deaths_) sorted[places[death.site]++] = death;
+    deaths_ = std::move(sorted);
+}
+
+// To find a cell, and to join it with its neighbours, costs most: deaths of one site behind each other are booked
+// together by the step of their birth, in the order in which these came.
+void SiteSums::book_deaths(u32 step) {
+    struct Born {
+        u32 step;
+        u64 blocks;
+        Values values;
+    };
+    std::array<Born, 16> births;  // of a site that has more they are booked in several turns
+    std::size_t found = 0;
+    const auto book = [&](u32 site) {
+        Kept& kept = keep(sites_[site]);
+        for (std::size_t at = 0; at < found; ++at) {
+            const Born& born = births[at];
+            add(kept.runs, born.step / stride_, born.values);
+            if (born.step > origin_) count_age(kept.ages, age_class(step - born.step), born.blocks);
+        }
+        found = 0;
+    };
+    u32 site = 0;
+    for (const Death& death : deaths_) {
+        if (found != 0 && death.site != site) book(site);
+        site = death.site;
+        std::size_t at = 0;
+        while (at < found && births[at].step != death.birth) ++at;
+        if (at == births.size()) {
+            book(site);
+            at = 0;
+        }
+        if (at == found) births[found++] = Born{death.birth, 0, Values{}};
+        births[at].blocks += 1;
+        births[at].values.add(gone(death));
+    }
+    if (found != 0) book(site);
+    deaths_.clear();
 }
 
 void SiteSums::count_age(Ages& ages, u8 age, u64 blocks) {
@@ -100,24 +147,29 @@ void SiteSums::count_age(Ages& ages, u8 age, u64 blocks) {
     ages.emplace_back(age, blocks);
 }
 
+// Gives one cell of a run a run of its own.
+SiteSums::Runs::iterator SiteSums::cut_out(Runs& runs, Runs::iterator at, u32 cell) {
+    const Run whole = *at;
+    Run pieces[3];
+    std::size_t n = 0;
+    if (cell > whole.first) pieces[n++] = Run{whole.first, cell - whole.first, whole.values};
+    const std::size_t mine = n;
+    pieces[n++] = Run{cell, 1, whole.values};
+    if (whole.end() > cell + 1) pieces[n++] = Run{cell + 1, whole.end() - cell - 1, whole.values};
+    *at = pieces[0];
+    const auto place = at - runs.begin();
+    make_room(runs, n - 1);
+    at = runs.begin() + place;
+    return runs.insert(at + 1, pieces + 1, pieces + n) - 1 + static_cast<std::ptrdiff_t>(mine);
+}
+
 // Adds to one cell: takes it out of its run, and joins it with its neighbours where they are equal now.
 void SiteSums::add(Runs& runs, u32 cell, const Values& values) {
     const std::size_t before = runs.size();
     auto at = std::upper_bound(runs.begin(), runs.end(), cell, [](u32 one, const Run& run) { return one < run.first; });
     if (at != runs.begin() && std::prev(at)->end() > cell) {
         --at;
-        const Run whole = *at;
-        Run pieces[3];
-        std::size_t n = 0, mine = 0;
-        if (cell > whole.first) pieces[n++] = Run{whole.first, cell - whole.first, whole.values};
-        mine = n;
-        pieces[n++] = Run{cell, 1, whole.values};
-        if (whole.end() > cell + 1) pieces[n++] = Run{cell + 1, whole.end() - cell - 1, whole.values};
-        *at = pieces[0];
-        const auto place = at - runs.begin();
-        make_room(runs, n - 1);
-        at = runs.begin() + place;
-        at = runs.insert(at + 1, pieces + 1, pieces + n) - 1 + static_cast<std::ptrdiff_t>(mine);
+        if (at->cells != 1) at = cut_out(runs, at, cell);
     } else {
         const auto place = at - runs.begin();
         make_room(runs, 1);

@@ -55,7 +55,7 @@ public:
             now.gone_bytes += static_cast<u64>(bytes);
         } else {
             if (birth_step > origin_ && open_step - birth_step >= kOldAge) now.old += 1;
-            deaths_.push_back(Death{id, birth_step, bytes});
+            deaths_.emplace_back(id, birth_step, bytes);
         }
     }
 
@@ -110,8 +110,12 @@ private:
 
     // The end of a block of a closed step in the open one.
     struct Death {
-        u32 site, birth;
-        i64 bytes;
+        u32 site = 0, birth = 0;
+        i64 bytes = 0;
+
+        Death() = default;
+        // Made where it stays: a copy of it as a whole would wait for its parts to be written.
+        Death(u32 of, u32 step, i64 size) noexcept : site(of), birth(step), bytes(size) {}
     };
 
     static u8 age_class(u32 age) noexcept;
@@ -123,7 +127,10 @@ private:
         return site.open;
     }
     static Kept& keep(Site& site);
+    void sort_deaths();
+    void book_deaths(u32 step);
     void add(Runs& runs, u32 cell, const Values& values);
+    static Runs::iterator cut_out(Runs& runs, Runs::iterator at, u32 cell);
     static void append_values(SumTable& table, u32 site, u32 cell, u32 cells, const Values& values, bool late);
     static Values gone(const Death& death) noexcept;
     static bool has_rows(const Site& site) noexcept;

@@ -26,11 +26,12 @@ public:
     X(int, step, (void*))                                               \
     X(int, reset, (void*))                                              \
     X(int, column_count, (void*))                                       \
-    X(int, column_type, (void*, int))                                   \
-    X(int, column_bytes, (void*, int))                                  \
-    X(long long, column_int64, (void*, int))                            \
-    X(const unsigned char*, column_text, (void*, int))                  \
-    X(const void*, column_blob, (void*, int))                           \
+    X(void*, column_value, (void*, int))                                \
+    X(int, value_type, (void*))                                         \
+    X(int, value_bytes, (void*))                                        \
+    X(long long, value_int64, (void*))                                  \
+    X(const unsigned char*, value_text, (void*))                        \
+    X(const void*, value_blob, (void*))                                 \
     X(const char*, errmsg, (void*))
 
 struct SqliteLibrary {

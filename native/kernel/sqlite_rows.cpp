@@ -33,21 +33,24 @@ bool SqliteRows::next() {
     return true;
 }
 
+// The value is asked for once: each function that takes a column looks for it and for errors anew. What SQLite calls an
+// unprotected value is safe as long as one thread uses the database.
 std::string_view SqliteRows::cell(int at) {
     const SqliteLibrary& library = SqliteLibrary::get();
-    const int type = library.column_type(statement_, at);
+    void* const value = library.column_value(statement_, at);
+    const int type = library.value_type(value);
     switch (type) {
         case SqliteLibrary::kInteger: {
             std::array<char, 24>& text = numbers_[static_cast<std::size_t>(at)];
             const char* const end =
-                std::to_chars(text.data(), text.data() + text.size(), library.column_int64(statement_, at)).ptr;
+                std::to_chars(text.data(), text.data() + text.size(), library.value_int64(value)).ptr;
             return {text.data(), static_cast<std::size_t>(end - text.data())};
         }
         case SqliteLibrary::kText:
         case SqliteLibrary::kBlob: {
-            const void* const data = type == SqliteLibrary::kText ? library.column_text(statement_, at)
-                                                                  : library.column_blob(statement_, at);
-            const int bytes = library.column_bytes(statement_, at);  // behind it: of UTF-16 it is another number before
+            const void* const data =
+                type == SqliteLibrary::kText ? library.value_text(value) : library.value_blob(value);
+            const int bytes = library.value_bytes(value);  // behind it: of UTF-16 it is another number before
             if (data == nullptr && type == SqliteLibrary::kText) fail();
             return data == nullptr ? std::string_view()
                                    : std::string_view(static_cast<const char*>(data), static_cast<std::size_t>(bytes));

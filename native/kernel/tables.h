@@ -55,7 +55,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
 
 // One row per step of every pool since its first event, the open step included (complete is
 // false). Of steps in a row in which a worker did nothing only the last. *_bytes: our running sum of live bytes;
-// *_reserved: the pool's own total, -1 unknown. Timestamps are the process's: a step ends where the next begins.
+// *_reserved: the pool's own total, -1 unknown; end_unseen, end_missing: bytes of the pool's own count that are not in
+// end_bytes (pool_count.h). Timestamps are the process's: a step ends where the next begins.
 // steps: how many are in the row, whose last is `step`; more than one only in long runs (kMaxStepRows).
 #define MEMSCOPE_STEP_COLUMNS(X) \
     X(u8, device_type)           \
@@ -70,6 +71,8 @@ enum class Bool : u8 { NO = 0, YES = 1 };
     X(i64, start_reserved)       \
     X(i64, end_reserved)         \
     X(i64, peak_reserved)        \
+    X(i64, end_unseen)           \
+    X(i64, end_missing)          \
     X(u64, allocs)               \
     X(u64, frees)                \
     X(u64, alloc_bytes)          \
@@ -293,6 +296,29 @@ enum class PeakOf : u8 { ALL = 0, TYPICAL = 1 };
     X(i64, bytes)                     \
     X(i64, blocks)
 
+// What a phase needed of a pool (phases.h). component, name: string ids, component 0 for a range; runs: that have begun
+// in the process; ended: of those that this pool has seen begin, how many it has seen end, between which and their
+// beginnings it came to hold kept_bytes more; step: of the peak; start_bytes: the level at the start of its run.
+#define MEMSCOPE_PHASE_COLUMNS(X) \
+    X(u8, device_type)            \
+    X(i16, device)                \
+    X(u8, pool)                   \
+    X(u64, component)             \
+    X(u64, name)                  \
+    X(Bool, is_range)             \
+    X(u64, runs)                  \
+    X(u64, ended)                 \
+    X(u32, step)                  \
+    X(i64, start_bytes)           \
+    X(i64, peak_bytes)            \
+    X(i64, kept_bytes)
+
+// Whose the bytes of its peak were. row: of the table above.
+#define MEMSCOPE_PHASE_OWNER_COLUMNS(X) \
+    X(u32, row)                         \
+    X(u64, owner)                       \
+    X(i64, bytes)
+
 // A block that belonged to `before` belongs to `owner` from then on.
 #define MEMSCOPE_OWNER_CHANGE_COLUMNS(X) \
     X(u64, allocation_id)                \
@@ -403,6 +429,12 @@ struct OwnedSitePeakTable {
 };
 struct OwnerChangeTable {
     MEMSCOPE_OWNER_CHANGE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct PhaseTable {
+    MEMSCOPE_PHASE_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
+};
+struct PhaseOwnerTable {
+    MEMSCOPE_PHASE_OWNER_COLUMNS(MEMSCOPE_DECLARE_COLUMN)
 };
 struct PoolPeakTable {
     MEMSCOPE_POOL_PEAK_COLUMNS(MEMSCOPE_DECLARE_COLUMN)

@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kNames[] = {
     "ID",        "Event",     "Event Type", "Name", "Timestamp(ns)",      "Process Id",
     "Thread Id", "Device Id", "Ptr",        "Attr", "Call Stack(Python)", "Call Stack(C)"};
+constexpr const char* kOpen = "it has no end: a quote is not closed";
 constexpr i64 kNoModule = 256;
 constexpr u64 kMicroseconds = 100'000'000'000'000'000ull;  // a wall clock that is below is in microseconds: before 1973
 
@@ -39,6 +40,30 @@ std::size_t end_of_cell(std::string_view text, std::size_t at) noexcept {
     return at;
 }
 
+// Does a line of upstream's rows begin with this: an ID and an Event? A line of a call stack does not.
+bool begins_row(std::string_view line) noexcept {
+    constexpr std::string_view kEvents[] = {"MALLOC", "FREE",   "ACCESS",   "OP_LAUNCH",  "KERNEL_LAUNCH",
+                                            "MSTX",   "SYSTEM", "SNAPSHOT", "OOM_DETAIL", "CLEAN_UP"};
+    std::size_t at = 0;
+    while (at < line.size() && at < 20 && line[at] >= '0' && line[at] <= '9') ++at;
+    if (at == 0 || at >= line.size() || line[at] != ',') return false;
+    line.remove_prefix(at + 1);
+    for (const std::string_view event : kEvents)
+        if (line.size() > event.size() && line.substr(0, event.size()) == event && line[event.size()] == ',')
+            return true;
+    return false;
+}
+
+// Where the first row begins from `begin` to `end`, within a cell in quotes, at a line of its own; npos: nowhere.
+std::size_t row_within(std::string_view text, std::size_t begin, std::size_t end) noexcept {
+    const std::string_view cell = text.substr(0, end);
+    while ((begin = cell.find('\n', begin)) != std::string_view::npos) {
+        begin += 1;
+        if (begins_row(text.substr(begin))) return begin;
+    }
+    return std::string_view::npos;
+}
+
 Pool pool_of(std::string_view type) noexcept {
     if (type == "HAL") return Pool::HAL;
     if (type == "PTA") return Pool::PTA;
@@ -53,8 +78,8 @@ Pool pool_of(std::string_view type) noexcept {
 
 // ---------------------------------------------------------------------------------------------- rows and cells
 
-UpstreamReader::UpstreamReader(bool keeps_ends, bool defines, const std::vector<std::string>& modules)
-    : keeps_ends_(keeps_ends), defines_(defines) {
+UpstreamReader::UpstreamReader(bool keeps_ends, bool defines, const std::vector<std::string>& modules, bool names)
+    : keeps_ends_(keeps_ends), defines_(defines), names_(defines || names) {
     for (const std::string& name : modules) modules_.emplace(name, static_cast<i64>(modules_.size()));
 }
 
@@ -125,7 +150,7 @@ bool UpstreamReader::feed(std::string_view bytes) {
         line_ = lines_;                                  // where it begins
         const u64 others = std::exchange(left_out_, 0);  // this one is told, whatever was left out before
         leave_out(pending_.find('"') == std::string::npos ? "it is longer than any row of upstream's, and has no end"
-                                                          : "it has no end: a quote is not closed");
+                                                          : kOpen);
         left_out_ += others;
     }
     return !is_broken_;
@@ -153,6 +178,7 @@ std::size_t UpstreamReader::record(std::string_view bytes, bool is_last) {
     std::size_t cells = 0, at = 0;
     u64 lines = 0;
     fields_.clear();
+    is_open_ = false;
     const auto add = [&](std::string_view cell) {
         if (cells == first.size()) {
             fields_.insert(fields_.end(), first.begin(), first.end());
@@ -165,19 +191,27 @@ std::size_t UpstreamReader::record(std::string_view bytes, bool is_last) {
         const std::size_t begin = at;
         std::size_t end = at;
         if (at < bytes.size() && text[at] == '"') {
+            // A quote that is not closed ends with one of a later row: what that row says would be this one's.
+            std::size_t next = std::string_view::npos, looked = begin;
             for (end = at + 1;; ++end) {
                 const void* const quote =
                     end < bytes.size() ? std::memchr(text + end, '"', bytes.size() - end) : nullptr;
                 end =
                     quote == nullptr ? bytes.size() : static_cast<std::size_t>(static_cast<const char*>(quote) - text);
-                if (end + 1 >= bytes.size()) {
-                    if (!is_last) return 0;
-                    break;
-                }
+                if (is_in_order_) next = row_within(bytes, looked, end);
+                if (next != std::string_view::npos || end + 1 >= bytes.size()) break;
                 if (text[end + 1] == ',' || text[end + 1] == '\n' || text[end + 1] == '\r') break;
+                looked = end;
             }
+            if (next != std::string_view::npos) {
+                is_open_ = true;
+                line_ = lines_;
+                lines_ += static_cast<u64>(std::count(text, text + next, '\n'));
+                return next;
+            }
+            if (end + 1 >= bytes.size() && !is_last) return 0;
             add(bytes.substr(begin + 1, end - begin - 1));
-            for (std::size_t line = begin; (line = bytes.find('\n', line)) < end; ++line) lines += 1;
+            lines += static_cast<u64>(std::count(text + begin, text + end, '\n'));
             at = std::min(end + 1, bytes.size());
         } else {
             end = end_of_cell(bytes, at);
@@ -204,6 +238,7 @@ void UpstreamReader::csv_row() {
     }
     if (fields_.size() == 1 && trimmed(fields_[0]).empty()) return;
     rows_ += 1;
+    if (is_open_) return leave_out(kOpen);
     if (fields_.size() > columns_ && is_in_order_) {
         // A Name with commas: what is too much belongs to it.
         const std::size_t more = fields_.size() - columns_;
@@ -234,7 +269,11 @@ void UpstreamReader::use(const Cells& cells) {
     }
     if (!to_number(cells[PID], event.pid) || event.pid > std::numeric_limits<i32>::max())
         return leave_out("Process Id is no number", cells[PID]);
-    to_number(cells[TID], event.tid);
+    if (const std::string_view tid = trimmed(cells[TID]); !tid.empty() && tid != "N/A") {
+        u64 number = 0;  // a pthread_t may be wider than a thread's id
+        if (!to_number(tid, number)) return leave_out("Thread Id is no number", tid);
+        event.tid = static_cast<u32>(number);
+    }
     if (const char* why = place(trimmed(cells[DEVICE]), event)) return leave_out(why, cells[DEVICE]);
     attributes_.read(trimmed(unquoted(trimmed(cells[ATTR]))));
     const std::string_view kind = trimmed(cells[EVENT]);
@@ -331,7 +370,7 @@ const char* UpstreamReader::other(const Cells& cells, Event& event) {
         event.aux = aux;
         return nullptr;
     };
-    event.name = intern(unquoted(trimmed(cells[NAME])));
+    event.name = intern(unquoted(trimmed(cells[NAME])), names_);
     event.used = event.total = kind == "SNAPSHOT" || kind == "OOM_DETAIL" ? kUnknown : 0;
     if (kind == "OP_LAUNCH") {
         if (type == "ATEN_START") return is(Kind::OP_START);
@@ -404,11 +443,11 @@ void UpstreamReader::leave_out(const char* why, std::string_view text) {
 
 // ---------------------------------------------------------------------------------------------- definitions
 
-u64 UpstreamReader::intern(std::string_view text) {
+u64 UpstreamReader::intern(std::string_view text, bool defines) {
     text = text.substr(0, kMaxTextBytes);
     if (text.empty() || text == "N/A") return 0;
     const u64 id = text_id(text.data(), text.size());
-    if (defines_ && texts_.emplace(id, true).second) definitions_.add_text(id, text);
+    if (defines && texts_.try_emplace(id, true).second) definitions_.add_text(id, text);
     return id;
 }
 
@@ -456,14 +495,14 @@ u64 UpstreamReader::native_stack(std::string_view text) {
 u64 UpstreamReader::frame(std::string_view file, std::string_view function, u32 line, FrameKind kind) {
     const u64 file_id = intern(file), function_id = intern(function);
     const u64 id = frame_id(file_id, function_id, line, static_cast<u64>(kind));
-    if (frames_.emplace(id, true).second) definitions_.add_frame(id, file_id, function_id, line, kind);
+    if (frames_.try_emplace(id, true).second) definitions_.add_frame(id, file_id, function_id, line, kind);
     return id;
 }
 
 u64 UpstreamReader::define_stack(FrameKind kind) {
     if (frames_here_.empty()) return 0;
     const u64 id = stack_id(frames_here_.data(), frames_here_.size(), static_cast<u64>(kind));
-    if (stack_ids_.emplace(id, true).second) definitions_.add_stack(id, frames_here_, kind);
+    if (stack_ids_.try_emplace(id, true).second) definitions_.add_stack(id, frames_here_, kind);
     return id;
 }
 

@@ -6,15 +6,15 @@
 //
 //   csv      A quote ends a cell only before a comma, the end of the line or of the file: upstream escapes none. Cells
 //            in quotes may hold line breaks. A Name that is not quoted may hold commas: a row with more cells than
-//            columns gets them back. Lines end as the first one does: with LF, CR LF or CR.
+//            columns gets them back. Lines end as the first one does: with LF, CR LF or CR. A line in a cell that
+//            begins as a row does is one: the quote of that cell was not closed.
 //   attr     row_attributes.h
 //   dialects columns are found by the names of the header; decimal and hexadecimal pointers, sizes below 0 of a FREE,
 //            MID in the place of owner, `host` in that of cpu: as earlier versions wrote them.
 //   ends     the FREE that upstream gives to a block that was alive at its exit is no event; for whoever asks for
 //            them (keeps_ends) it is one with flag SHADOW.
 //   texts    for whoever asks for none (defines false) call stacks are left out, and of other texts there is the id
-//   alone:
-//            memory does not grow with them.
+//            alone: memory does not grow with them. names: those in the column Name are defined all the same.
 //   damage   a row that cannot be used is left out and counted, the first with its place and why.
 #pragma once
 
@@ -75,7 +75,8 @@ public:
     static constexpr std::size_t kMostKnown = 1u << 20;
 
     // modules: names of CANN's, by number.
-    explicit UpstreamReader(bool keeps_ends = false, bool defines = true, const std::vector<std::string>& modules = {});
+    explicit UpstreamReader(bool keeps_ends = false, bool defines = true, const std::vector<std::string>& modules = {},
+                            bool names = false);
 
     // The names of a db's columns; a csv tells its own in the first line. False when one that is needed is missing:
     // `missing` is its name.
@@ -118,13 +119,14 @@ private:
     i64 module_of(std::string_view owner) const;
     void leave_out(const char* why, std::string_view text = {});
 
-    u64 intern(std::string_view text);
+    u64 intern(std::string_view text) { return intern(text, defines_); }
+    u64 intern(std::string_view text, bool defines);
     u64 python_stack(std::string_view text);
     u64 native_stack(std::string_view text);
     u64 frame(std::string_view file, std::string_view function, u32 line, FrameKind kind);
     u64 define_stack(FrameKind kind);
 
-    const bool keeps_ends_, defines_;
+    const bool keeps_ends_, defines_, names_;
     u64 before_pending_ = 0;  // bytes of the csv before pending_
     std::unordered_map<std::string, i64> modules_;
     std::array<int, COLUMNS> place_of_{};  // of a column in a row; -1: it is not there
@@ -135,6 +137,7 @@ private:
     std::vector<std::string_view> fields_;
     std::string joined_;
     RowAttributes attributes_;
+    bool is_open_ = false;  // the row that was cut has a quote that is not closed
     u64 rows_ = 0, lines_ = 1, line_ = 1, left_out_ = 0, derived_ = 0;
     std::string first_left_out_;
     ImportedTable table_;

@@ -103,6 +103,8 @@ MEMSCOPE_TABLE_TO_DICT(PoolPeakTable, MEMSCOPE_POOL_PEAK_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(SitePeakTable, MEMSCOPE_SITE_PEAK_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(InefficiencyTable, MEMSCOPE_INEFFICIENCY_COLUMNS)
 MEMSCOPE_TABLE_TO_DICT(FloorTable, MEMSCOPE_FLOOR_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(PhaseTable, MEMSCOPE_PHASE_COLUMNS)
+MEMSCOPE_TABLE_TO_DICT(PhaseOwnerTable, MEMSCOPE_PHASE_OWNER_COLUMNS)
 #undef MEMSCOPE_COLUMN_TO_PYTHON
 #undef MEMSCOPE_TABLE_TO_DICT
 
@@ -234,6 +236,10 @@ py::tuple to_python(InefficiencyTables&& tables) {
     return py::make_tuple(to_python(std::move(tables.rows)), to_python(std::move(tables.floors)));
 }
 
+py::tuple to_python(PhaseTables&& tables) {
+    return py::make_tuple(to_python(std::move(tables.rows)), to_python(std::move(tables.owners)));
+}
+
 std::string demangled(const std::string& symbol) {
     if (symbol.compare(0, 2, "_Z") != 0) return symbol;
     int status = 0;
@@ -289,7 +295,8 @@ PYBIND11_MODULE(_kernel, module) {
         .def("owner_changes", table(&BlockTracker::owner_changes))
         .def("pool_peaks", table(&BlockTracker::pool_peaks))
         .def("site_peaks", table(&BlockTracker::site_peaks))
-        .def("inefficiencies", table(&BlockTracker::inefficiencies));
+        .def("inefficiencies", table(&BlockTracker::inefficiencies))
+        .def("phases", table(&BlockTracker::phases));
 
     py::dict labels;  // that folds give
 #define X(name, text) labels[py::int_(label_id(FoldLabel::name))] = text;
@@ -306,5 +313,6 @@ PYBIND11_MODULE(_kernel, module) {
     memscope::bind_torch_snapshot(module);
     memscope::bind_upstream_reader(module);
     memscope::bind_sequence_diff(module);
+    memscope::bind_training_phases(module);
     memscope::bind_inefficient_rows(module);
 }

@@ -19,6 +19,7 @@
 #include <new>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "hook/told_events.h"
@@ -361,12 +362,16 @@ bool start_calls(const py::str& own_directory, const py::str& own_wrappers) {
 void stop_calls() {
     if (g_trace == 0) return;
     stop_engine();
-    const std::lock_guard lock(g_lock);
-    for (Thread* thread : g_threads) {
-        if (thread->trace != g_trace) continue;
-        for (; !thread->calls.empty(); thread->calls.pop_back()) write(thread->calls.back(), false, thread->tid);
+    std::vector<std::pair<unsigned, std::vector<Call>>> open;  // by the thread's number
+    {
+        const std::lock_guard lock(g_lock);
+        for (Thread* thread : g_threads)
+            if (thread->trace == g_trace) open.emplace_back(thread->tid, std::exchange(thread->calls, {}));
     }
     g_trace = 0;
+    // A full ring may be waited for, and no thread that ends is to wait with us.
+    for (auto& [tid, calls] : open)
+        for (; !calls.empty(); calls.pop_back()) write(calls.back(), false, tid);
 }
 
 // In a forked child there is one thread. It goes on with the trace, in a ring of its own.

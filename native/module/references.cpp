@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include <bitset>
+#include <new>
 #include <unordered_set>
 
 #include "module/bindings.h"
@@ -47,14 +48,57 @@ private:
     std::unordered_set<const PyObject*> m_all;
 };
 
-struct Search {
-    Addresses targets;
-    std::unordered_set<PyObject*> found;  // by the object at hand
+// What a numpy array refers to whose memory is another's: the collector does not track arrays.
+class ArrayBases {
+public:
+    explicit ArrayBases(const py::object& array_class) : m_class(nullptr), m_base(nullptr) {
+        if (!PyType_Check(array_class.ptr())) return;
+        auto* type = reinterpret_cast<PyTypeObject*>(array_class.ptr());
+        const py::object field = array_class.attr("__dict__").attr("get")("base");
+        if (Py_TYPE(field.ptr()) != &PyGetSetDescr_Type) return;
+        m_class = type;
+        m_base = reinterpret_cast<PyGetSetDescrObject*>(field.ptr())->d_getset;  // of a class in C: it lives on
+    }
+    // Borrowed, as the array itself holds it; null of what is no array, and of one with memory of its own.
+    PyObject* of(PyObject* object) const noexcept {
+        PyObject* end = nullptr;
+        for (int depth = 0; m_class != nullptr && Py_TYPE(object) == m_class && depth < kDeepest; ++depth) {
+            PyObject* base = m_base->get(object, m_base->closure);
+            if (base == nullptr) {
+                PyErr_Clear();
+                break;
+            }
+            Py_DECREF(base);
+            if (base == Py_None) break;
+            end = object = base;
+        }
+        return end;
+    }
+
+private:
+    static constexpr int kDeepest = 8;  // views of views
+    PyTypeObject* m_class;
+    PyGetSetDef* m_base;
 };
 
-int note(PyObject* object, void* context) {
+struct Search {
+    Addresses targets;
+    ArrayBases bases;
+    std::unordered_set<PyObject*> found = {};  // by the object at hand
+    bool has_memory = true;
+};
+
+// Called by C code of any module, through which no exception may go.
+int note(PyObject* object, void* context) noexcept {
     auto& search = *static_cast<Search*>(context);
-    if (search.targets.has(object)) search.found.insert(object);
+    try {
+        if (search.targets.has(object)) search.found.insert(object);
+        PyObject* base = search.bases.of(object);
+        if (base != nullptr && search.targets.has(base)) search.found.insert(base);
+    } catch (const std::bad_alloc&) {
+        search.has_memory = false;
+        return 1;
+    }
     return 0;
 }
 
@@ -65,11 +109,12 @@ py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object
 //
 // One way through the objects climbs every chain whose members come in its order, however long, and leaves the others
 // to the next call, which has these referrers among its targets and goes the other way. Nearly always the holder is
-// older than what it holds. seconds: of processor time.
+// older than what it holds. seconds: of processor time. array_class: numpy.ndarray; who refers to an array that shares
+// a target's memory refers to the target. None: there are no arrays.
 py::tuple references(const py::list& objects, const py::list& targets, const py::list& ends, std::size_t most,
-                     double seconds, bool backwards) {
+                     double seconds, bool backwards, const py::object& array_class) {
     const double deadline = processor_seconds() + seconds;
-    Search search{Addresses(targets), {}};
+    Search search{Addresses(targets), ArrayBases(array_class)};
     const Addresses last(ends);
     py::list pairs;
     const Py_ssize_t count = PyList_GET_SIZE(objects.ptr());
@@ -79,6 +124,7 @@ py::tuple references(const py::list& objects, const py::list& targets, const py:
         const traverseproc traverse = Py_TYPE(object)->tp_traverse;
         if (traverse == nullptr || PyObject_IS_GC(object) == 0 || object == objects.ptr()) continue;
         traverse(object, &note, &search);
+        if (!search.has_memory) throw std::bad_alloc();
         if (search.found.empty()) continue;
         for (PyObject* target : search.found) {
             if (pairs.size() >= most) return py::make_tuple(pairs, false);
@@ -112,7 +158,7 @@ py::list locals_of(const py::object& frame) {
 
 void bind_references(py::module_& module) {
     module.def("references", &references, py::arg("objects"), py::arg("targets"), py::arg("ends"), py::arg("most"),
-               py::arg("seconds"), py::arg("backwards"),
+               py::arg("seconds"), py::arg("backwards"), py::arg("array_class"),
                "Pairs (referrer, target), and whether all objects were looked at in that processor time.");
     module.def("instances", &instances, py::arg("objects"), py::arg("classes"),
                "Those whose class is one of these and none below it.");

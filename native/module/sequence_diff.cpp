@@ -3,7 +3,9 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <optional>
 #include <utility>
 
 #include "module/columns.h"
@@ -15,16 +17,16 @@ namespace py = pybind11;
 namespace memscope {
 namespace {
 
-using Numbers = py::array_t<u64, py::array::c_style>;
-
-py::dict sequence_diff(const Numbers& a, const Numbers& b, u64 most_work) {
+template <typename T>
+py::dict sequence_diff(const py::array_t<T, py::array::c_style>& a, const py::array_t<T, py::array::c_style>& b,
+                       const std::optional<u64>& most_work) {
     if (a.ndim() != 1 || b.ndim() != 1) throw py::value_error("a sequence has one dimension");
-    const u64 *const from = a.data(), *const to = b.data();
+    const T *const from = a.data(), *const to = b.data();
     const auto n = static_cast<std::size_t>(a.size()), m = static_cast<std::size_t>(b.size());
     kernel::SequenceDiff found;
     {
         const GilReleased released;
-        found = kernel::diff_sequences(from, n, to, m, most_work);
+        found = kernel::diff_sequences(from, n, to, m, most_work.value_or(kernel::most_diff_work(n, m)));
     }
     py::dict columns;
 #define X(type, name) columns[#name] = to_array(std::move(found.hunks.name));
@@ -38,10 +40,12 @@ py::dict sequence_diff(const Numbers& a, const Numbers& b, u64 most_work) {
 }  // namespace
 
 void bind_sequence_diff(py::module_& module) {
-    module.attr("MOST_DIFF_WORK") = kernel::kMostDiffWork;
-    module.def("sequence_diff", &sequence_diff, py::arg("a").noconvert(), py::arg("b").noconvert(), py::kw_only(),
-               py::arg("most_work") = kernel::kMostDiffWork,
-               "The stretches in which two arrays of uint64 differ; see native/kernel/sequence_diff.h.");
+    module.def(
+        "sequence_diff", &sequence_diff<u64>, py::arg("a").noconvert(), py::arg("b").noconvert(), py::kw_only(),
+        py::arg("most_work") = py::none(),
+        "The stretches in which two arrays differ, of uint64 or of dense uint32; see native/kernel/sequence_diff.h.");
+    module.def("sequence_diff", &sequence_diff<u32>, py::arg("a").noconvert(), py::arg("b").noconvert(), py::kw_only(),
+               py::arg("most_work") = py::none());
 }
 
 }  // namespace memscope

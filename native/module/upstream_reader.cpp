@@ -78,8 +78,9 @@ void bind_upstream_reader(py::module_& module) {
              py::arg("settings"), py::arg("query"));
     py::class_<UpstreamReader>(module, "UpstreamReader",
                                "Events from rows of upstream's files; see native/kernel/upstream_reader.h.")
-        .def(py::init<bool, bool, const std::vector<std::string>&>(), py::kw_only(), py::arg("keeps_ends") = false,
-             py::arg("defines") = true, py::arg("modules") = std::vector<std::string>())
+        .def(py::init<bool, bool, const std::vector<std::string>&, bool>(), py::kw_only(),
+             py::arg("keeps_ends") = false, py::arg("defines") = true, py::arg("modules") = std::vector<std::string>(),
+             py::arg("names") = false)
         .def("header", [](UpstreamReader& self,
                           const std::vector<std::string>& names) { return self.header({names.begin(), names.end()}); })
         .def("feed",

@@ -58,7 +58,7 @@ std::atomic<u64> g_launch_stride{0};  // bytes of a tensor of LaunchParam; 0: no
 
 void switch_off(const char* why) noexcept {
     g_verdict.store(Verdict::OFF, std::memory_order_release);
-    report_lost("atb", why);
+    report_blind("atb", why);
 }
 
 bool is_complete(const Build& build) noexcept {
@@ -281,6 +281,7 @@ void emit_access(const Running& running, const Touched& tensor, const Words& wor
     line.add(words.format);
     const char* format = format_word(tensor.format);
     line.add(format != nullptr ? format : "UNDEFINED");
+    const u32 without_shape = line.length();
     line.add(",shape:[");
     for (u64 i = 0; i < tensor.dim_count && i < kMostDims; ++i)
         line.print("%lld,", static_cast<long long>(tensor.dims[i]));
@@ -289,7 +290,8 @@ void emit_access(const Running& running, const Touched& tensor, const Words& wor
     event.record.ptr = tensor.ptr;
     event.record.size = static_cast<i64>(tensor.bytes);
     event.record.aux = how;
-    event.record.attr = line.intern();
+    event.record.attr = intern_free_text("atb", line.text(), line.length());
+    if (event.record.attr == 0) event.record.attr = intern_text(line.text(), without_shape);
     emit(event);
 }
 
@@ -391,7 +393,7 @@ bool is_forced() noexcept { return !g_program_saves.load(std::memory_order_relax
 bool answer(bool own, bool is_ours) noexcept {
     if (!own) return is_ours && is_forced();
     if (!g_program_saves.exchange(true, std::memory_order_relaxed) && is_wanted(Sort::KERNELS) && is_watching())
-        report_lost("atb", "the program saves tensors itself: kernels are recorded only where it does");
+        report_blind("atb", "the program saves tensors itself: kernels are recorded only where it does");
     return true;
 }
 

@@ -79,7 +79,7 @@ u64 form_of(const memscope_touched& tensor) noexcept {
     char text[kMostFormBytes];
     int length = snprintf(text, sizeof text, "dtype:%s", tensor.dtype);
     // A program whose shapes never end must not fill the table that names and call stacks need too.
-    if (!has_room_for_texts()) return intern_text(text, static_cast<std::size_t>(length));
+    if (!has_room_for_texts("operators")) return intern_text(text, static_cast<std::size_t>(length));
     length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), ",shape:torch.Size([");
     for (unsigned i = 0; i < tensor.dims && length < static_cast<int>(sizeof text) - 32; ++i)
         length += snprintf(text + length, sizeof text - static_cast<std::size_t>(length), i == 0 ? "%lld" : ", %lld",

@@ -21,9 +21,9 @@ std::atomic<bool> g_failed{false};
 void fail(int error) noexcept {
     g_failed.store(true, std::memory_order_relaxed);
     if (error == ENOSPC || error == EDQUOT)
-        report_lost("watch", "no room for files of content beside the run: from then on there are checksums alone");
+        report_blind("watch", "no room for files of content beside the run: from then on there are checksums alone");
     else
-        report_lost("watch", "files of content cannot be written in the output directory: there are checksums alone");
+        report_blind("watch", "files of content cannot be written in the output directory: there are checksums alone");
 }
 
 // The directory of this process, open; -1 and errno.

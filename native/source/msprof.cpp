@@ -104,12 +104,12 @@ bool has_callbacks() noexcept {
 
 Reports register_callbacks() noexcept {
     if (!has_callbacks()) {
-        report_lost("msprof", "no libprofapi.so with callbacks was loaded: launches have no name until one is");
+        report_blind("msprof", "no libprofapi.so with callbacks was loaded: launches have no name until one is");
         return Reports::ABSENT;
     }
     if (!register_callback(msprof::kHashIdCallback, hash_id) ||
         !register_callback(msprof::kCompactInfoCallback, compact_info) || !switch_on())
-        report_lost("msprof", "libprofapi.so refused our callbacks: launches have no name");
+        report_blind("msprof", "libprofapi.so refused our callbacks: launches have no name");
     return Reports::STARTED;
 }
 

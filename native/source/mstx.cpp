@@ -60,12 +60,12 @@ bool is_text(const char* message) noexcept {
 u64 intern_message(const Domain* domain, const char* message) noexcept {
     const std::size_t bytes = strnlen(message, kMaxTextBytes);
     const std::size_t domain_bytes = domain == nullptr ? 0 : strlen(domain->name);
-    if (domain_bytes == 0) return intern_text(message, bytes);
+    if (domain_bytes == 0) return intern_free_text("mstx", message, bytes);
     char text[sizeof domain->name + 2 + kMaxTextBytes];
     memcpy(text, domain->name, domain_bytes);
     memcpy(text + domain_bytes, ": ", 2);
     memcpy(text + domain_bytes + 2, message, bytes);
-    return intern_text(text, domain_bytes + 2 + bytes);
+    return intern_free_text("mstx", text, domain_bytes + 2 + bytes);
 }
 
 // Marks and ranges belong to the card of their thread, as upstream writes them.
@@ -193,7 +193,7 @@ unsigned fill(const Functions& functions, GetTable get_table) noexcept {
             ++filled;
         }
     }
-    if (filled < functions.count) report_lost("mstx", filled == 0 ? functions.absent : functions.partly);
+    if (filled < functions.count) report_blind("mstx", filled == 0 ? functions.absent : functions.partly);
     return filled;
 }
 

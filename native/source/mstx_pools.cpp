@@ -221,6 +221,7 @@ void begin_anew_in_child() noexcept {
     g_regions.reset_after_fork(false);
     g_handles.reset_after_fork(false);
     g_heaps.reset_after_fork(false);
+    for (auto& count : g_faults) count.store(0, std::memory_order_relaxed);
 }
 MEMSCOPE_AFTER_FORK(begin_anew_in_child);
 

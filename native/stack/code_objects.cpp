@@ -17,26 +17,37 @@ namespace {
 
 constexpr u32 kMostObjects = 8192;
 constexpr u64 kPathsBytes = 1u << 20;  // of objects that are new in one reading
-constexpr u32 kMostSnapshots = 4096;   // they stay: another thread may be reading one
-constexpr u32 kVainReadings = 200;     // that brought nothing new, before there is a pause between them:
-constexpr u64 kPause = 10'000'000;     // ns
-constexpr u64 kTextBytes = 1u << 16;   // of /proc/self/maps at a time
+// Of all snapshots; they stay, since another thread may be reading one. Each object that comes alone brings a new one,
+// with 16 bytes for each that is known: a process with 300 may load some 2,400 more, or one some 8,000 times.
+constexpr u64 kMostBytes = u64{64} << 20;
+constexpr u64 kPageBytes = 4096;
+constexpr u32 kVainReadings = 200;    // that brought nothing new, before there is a pause between them:
+constexpr u64 kPause = 10'000'000;    // ns
+constexpr u64 kTextBytes = 1u << 16;  // of /proc/self/maps at a time
 
-// Objects by address. Published whole, never changed, never freed. The texts of its new paths lie behind it.
+struct Entry {
+    u64 code_begin;
+    const CodeObject* object;
+};
+// Objects by address. Published whole, never changed, never freed. Those that no snapshot before it has lie behind it,
+// and the texts of their paths.
 struct Snapshot {
+    u64 bytes;
     u64 count;
-    CodeObject objects[1];  // of `count`
+    Entry entries[1];  // of `count`
 };
 // Where one is gathered.
 struct Scratch {
     u32 count;
+    u32 fresh_count;
     u64 path_bytes;
-    CodeObject objects[kMostObjects];
+    Entry entries[kMostObjects];
+    CodeObject fresh[kMostObjects];
     char paths[kPathsBytes];
     char text[kTextBytes];
 };
 std::atomic<const Snapshot*> g_snapshot{nullptr};
-std::atomic<u32> g_snapshots{0};
+std::atomic<u64> g_bytes{0};
 std::atomic<u32> g_vain_readings{0};
 std::atomic<u64> g_next_reading{0};  // CLOCK_MONOTONIC ns
 
@@ -79,13 +90,13 @@ const CodeObject* search(const Snapshot* snapshot, u64 address) noexcept {
     u64 low = 0, high = snapshot->count;  // the first object whose code begins behind the address
     while (low < high) {
         const u64 middle = low + (high - low) / 2;
-        if (snapshot->objects[middle].code_begin <= address)
+        if (snapshot->entries[middle].code_begin <= address)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low == 0 || address >= snapshot->objects[low - 1].code_end) return nullptr;
-    return &snapshot->objects[low - 1];
+    if (low == 0 || address >= snapshot->entries[low - 1].object->code_end) return nullptr;
+    return snapshot->entries[low - 1].object;
 }
 
 const CodeObject* object_like(const Snapshot* snapshot, const CodeObject& object) noexcept {
@@ -170,9 +181,9 @@ public:
 
 private:
     void add(CodeObject& object, const Line& line) noexcept {
-        if (scratch_.count != 0 && scratch_.objects[scratch_.count - 1].code_end > object.code_begin) return;
-        if (const CodeObject* const known = object_like(before_, object)) {
-            object = *known;
+        if (scratch_.count != 0 && scratch_.entries[scratch_.count - 1].object->code_end > object.code_begin) return;
+        const CodeObject* kept = object_like(before_, object);
+        if (kept != nullptr) {
             ++kept_;
         } else {
             if (line.path_bytes > kPathsBytes - scratch_.path_bytes) return;
@@ -182,8 +193,9 @@ private:
             object.path = path;
             object.path_bytes = line.path_bytes;
             has_news_ = true;
+            kept = &(scratch_.fresh[scratch_.fresh_count++] = object);
         }
-        scratch_.objects[scratch_.count++] = object;
+        scratch_.entries[scratch_.count++] = {kept->code_begin, kept};
     }
 
     static constexpr u32 kBases = 4;
@@ -226,17 +238,24 @@ bool read_maps(Scratch& scratch, Gathering& gathering) noexcept {
 
 // As small as it may be, since it stays.
 const Snapshot* snapshot_of(const Scratch& scratch) noexcept {
-    const u64 bytes = sizeof(Snapshot) + scratch.count * sizeof(CodeObject);
-    auto* const place = static_cast<char*>(map(bytes + scratch.path_bytes));
+    const u64 entries = sizeof(Snapshot) + scratch.count * sizeof(Entry);
+    const u64 objects = scratch.fresh_count * sizeof(CodeObject);
+    const u64 bytes = (entries + objects + scratch.path_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    auto* const place = static_cast<char*>(map(bytes));
     if (place == nullptr) return nullptr;
     auto* const snapshot = reinterpret_cast<Snapshot*>(place);
+    auto* const fresh = reinterpret_cast<CodeObject*>(place + entries);
+    char* const paths = place + entries + objects;
+    memcpy(paths, scratch.paths, scratch.path_bytes);
+    for (u32 i = 0; i < scratch.fresh_count; ++i) {
+        fresh[i] = scratch.fresh[i];
+        fresh[i].path = paths + (scratch.fresh[i].path - scratch.paths);
+    }
+    snapshot->bytes = bytes;
     snapshot->count = scratch.count;
-    memcpy(place + bytes, scratch.paths, scratch.path_bytes);
-    for (u32 i = 0; i < scratch.count; ++i) {
-        CodeObject& object = snapshot->objects[i];
-        object = scratch.objects[i];
-        if (object.path >= scratch.paths && object.path < scratch.paths + scratch.path_bytes)
-            object.path = place + bytes + (object.path - scratch.paths);
+    for (u32 i = 0, next = 0; i < scratch.count; ++i) {
+        const bool is_fresh = next < scratch.fresh_count && scratch.entries[i].object == &scratch.fresh[next];
+        snapshot->entries[i] = {scratch.entries[i].code_begin, is_fresh ? &fresh[next++] : scratch.entries[i].object};
     }
     return snapshot;
 }
@@ -249,7 +268,7 @@ const Snapshot* read_again(const Snapshot* before, bool& looked) noexcept {
         return now;  // another thread has read it meanwhile
     }
     if (monotonic_ns() < g_next_reading.load(std::memory_order_relaxed) ||
-        g_snapshots.load(std::memory_order_relaxed) >= kMostSnapshots)
+        g_bytes.load(std::memory_order_relaxed) >= kMostBytes)
         return nullptr;
     auto* const scratch = static_cast<Scratch*>(map(sizeof(Scratch)));
     if (scratch == nullptr) return nullptr;
@@ -262,9 +281,12 @@ const Snapshot* read_again(const Snapshot* before, bool& looked) noexcept {
             g_next_reading.store(monotonic_ns() + kPause, std::memory_order_relaxed);
         return nullptr;
     }
-    g_snapshots.fetch_add(1, std::memory_order_relaxed);
     const Snapshot* current = before;
-    if (!g_snapshot.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return current;
+    if (!g_snapshot.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
+        munmap(const_cast<Snapshot*>(fresh), fresh->bytes);  // nobody has seen it
+        return current;
+    }
+    g_bytes.fetch_add(fresh->bytes, std::memory_order_relaxed);
     if (gathering.lacks_some()) forget_rules();
     return fresh;
 }

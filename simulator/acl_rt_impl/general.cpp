@@ -78,9 +78,3 @@ aclError aclrtGetSysParamOptImpl(int, int64_t* value) {
     *value = 0;
     return ACL_OK;
 }
-
-aclError aclmdlRICaptureGetInfoImpl(void*, int* status, void** model) {
-    *status = 0;
-    if (model != nullptr) *model = nullptr;
-    return ACL_OK;
-}

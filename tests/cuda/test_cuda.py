@@ -16,8 +16,7 @@ from pathlib import Path
 import card_truth
 import operator_calls
 import pytest
-
-from msmemscope.collect import torch_ext
+from compilers import needs_observer
 
 DEADLINE_S = 240.0
 ASK = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
@@ -65,6 +64,6 @@ def recorded(way: str) -> dict[str, list[list[str]]]:
 @pytest.mark.parametrize("name", operator_calls.EXPECTED)
 @pytest.mark.parametrize("way", ["observer", "fallback"])
 def test_a_call_touches_what_it_is_known_to_touch(way: str, name: str) -> None:
-    if way == "observer" and torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
+    if way == "observer":
+        needs_observer()
     assert [tuple(one) for one in recorded(way)[name]] == operator_calls.EXPECTED[name]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from long_form import seeds
 
 from msmemscope.selftest.play import played
 from msmemscope.selftest.script import MIB, Block, Process, Script
@@ -74,7 +75,7 @@ def write(rank: Process, chance: Random) -> tuple[int, int]:
     return peak, most
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(4, 12))
 def test_no_order_of_frees_falls_below_the_floor(seed: int) -> None:
     job = Script()
     job.config["analysis"] = ("inefficient",)

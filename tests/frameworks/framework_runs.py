@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ def steps_of(run: Run, rank: int) -> int:
         pc.sum(pc.equal(batch.column("kind"), int(Kind.STEP))).as_py() or 0
         for batch in run.events(rings=rings, columns=["kind"])
     )
+
+
+def phase_rows(run: Path, file: str = "phases") -> list[dict[str, str]]:
+    """The rows of what phases needed of the host's tensors; file: "phase_owners" for whose that was."""
+    with (run / f"cluster/{file}.csv").open(newline="") as opened:
+        return [row for row in csv.DictReader(opened) if row["pool"] == "HOST"]
 
 
 def free_port() -> int:

@@ -21,6 +21,9 @@ from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, free_port, withou
 from running import Outcome, Watch, environment, tool
 from truth import read_findings
 
+from msmemscope.tables.run import Run
+from msmemscope.vocabulary import Kind
+
 KEPT = re.compile(r"^kept 0 24 by (\d+)$", re.MULTILINE)
 WEIGHTS = re.compile(r"^weights .*$", re.MULTILINE)
 ATTACHED = PROGRAMS / "attached.py"
@@ -43,6 +46,24 @@ def test_a_leak_in_an_actor_of_ray_is_found_where_it_is(watch: Watch, program: s
     (kept,) = KEPT.findall(outcome.stdout)
     complete(outcome)
     check_the_leak(outcome.run, program, kept, outcome.stderr)
+
+
+def test_a_node_is_lost_and_the_aggregator_killed_and_nothing_recorded_is_missing(watch: Watch) -> None:
+    outcome = watch(sys.executable, PROGRAMS / "node_lost.py")
+
+    assert outcome.status == 0, outcome.stderr
+    (kept,) = KEPT.findall(outcome.stdout)
+    ((lost, killed),) = re.findall(r"^lost (\d+) killed (\d+)$", outcome.stdout, re.MULTILINE)
+    assert killed == "1"
+    run = complete(outcome)
+    assert {pid: boundaries(run, pid) for pid in (int(kept), int(lost))} == {int(kept): 24, int(lost): 12}
+    check_the_leak(outcome.run, "node_lost.py", kept, outcome.stderr)
+
+
+def boundaries(run: Run, pid: int) -> int:
+    """Steps that a process ended."""
+    rings = {process.ring for process in run.processes if process.pid == pid}
+    return sum(batch.num_rows for batch in run.events(rings=rings, columns=["kind"], kinds=(Kind.STEP,)))
 
 
 class Cluster:

@@ -17,7 +17,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
-from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, free_port, without_tool
+from framework_runs import LIMIT_S, PROGRAMS, QUIET, complete, free_port, phase_rows, without_tool
 from running import Outcome, Watch, environment, tool
 from truth import read_findings
 
@@ -47,6 +47,7 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     caches = {row["rank"]: int(row["bytes"]) for row in nodes if row["owner"] == "HOST@vllm@kv_cache"}
     assert caches == {str(rank): KV_CACHE_BYTES for rank in range(ranks)}
     assert all(int(row["bytes"]) > 0 for row in nodes if row["owner"] == "HOST@vllm@weights")
+    check_phases(outcome.run, ranks)
     # On CPUs the worker only warns that it cannot sleep, so that all of the cache survives, of each rank.
     summary = json.loads((outcome.run / "cluster/summary.json").read_text())
     (audit,) = (one for one in summary["findings"] if one["kind"] == "gave_back")
@@ -56,6 +57,22 @@ def test_it_serves_and_sleeps(watch: Watch, tiny_model: Any, ranks: int) -> None
     with (outcome.run / "cluster/audit.csv").open(newline="") as file:
         kept = [int(row["kept_bytes"]) for row in csv.DictReader(file) if row["owner"] == "vllm@kv_cache@attn"]
     assert sum(kept) == ranks * KV_CACHE_BYTES
+
+
+def check_phases(run: Path, ranks: int) -> None:
+    """What each worker took to load and to serve: the cache beside weights and activations."""
+    each = [str(rank) for rank in range(ranks)]
+    phases = {(row["phase"], row["rank"]): row for row in phase_rows(run)}
+    owners = {(row["phase"], row["rank"], row["owner"]): int(row["bytes"]) for row in phase_rows(run, "phase_owners")}
+    for rank in each:
+        made = phases["vllm.initialize_kv_cache", rank]
+        assert KV_CACHE_BYTES <= int(made["kept_bytes"]) < KV_CACHE_BYTES + (1 << 20)
+        assert int(phases["vllm.load_model", rank]["peak_bytes"]) < KV_CACHE_BYTES
+        serving = phases["vllm@serve", rank]
+        assert int(serving["runs"]) == int(serving["ended"]) > 6 * 8  # a token each
+        assert owners["vllm@serve", rank, "HOST@vllm@kv_cache@attn"] == KV_CACHE_BYTES
+        assert owners["vllm@serve", rank, "HOST@vllm@serve"] > 0
+        assert any(key[:2] == ("vllm@serve", rank) and key[2].startswith("HOST@vllm@weights") for key in owners)
 
 
 def test_its_server_is_ended_by_ctrl_c(tmp_path: Path, tiny_model: Path) -> None:

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from compilers import cxx_compiler
+from compilers import needs_observer
+from patience import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-# Far above the seconds that a program takes: it only ends a hang.
-LIMIT_S = 180
 # Faults of others, which a loaded machine brings out and a program meets without the tool as well: such a run is made
 # again, and no other.
 FAULTS_OF_OTHERS = (
-    # A rank of a gloo job aborts at its end, after its last line. That race is torch's own: plain torchrun of
-    # programs/clean/ddp_buckets.py meets it in some of a hundred runs.
-    "terminate called without an active exception",
     # Ray gives each of its nodes 30 s to start, and no option changes that: plain programs of two nodes fail so, too.
     "Exception: The current node timed out during startup",
 )
@@ -99,13 +95,18 @@ def analysed(output: Path, analysis: str, *command: str | Path, options: Sequenc
 
 def build_observer() -> None:
     """Builds what sees torch's operators, so that they are there from the first step on; skips without a compiler."""
-    cxx_compiler("what tells at once which bytes operators touch")
+    needs_observer()
     build = [sys.executable, "-m", "msmemscope", "build-torch-ext"]
-    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=10 * LIMIT_S)
+    subprocess.run(build, env=environment(), check=True, capture_output=True, timeout=LIMIT_S)
 
 
 def torchrun(nproc: int, *argv: str | Path) -> list[str | Path]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", *argv]
+
+
+def forked_ranks(nproc: int, *argv: str | Path) -> list[str | Path]:
+    """A job for a test of what ranks do: nproc ranks with torchrun's variables, of one process that has torch."""
+    return [sys.executable, PROGRAMS / "forked_ranks.py", str(nproc), *argv]
 
 
 def run_tool(

@@ -50,7 +50,7 @@ def main(session_dir: Path, run: Path, name: str, coordinator: str, most_rows: i
         if time.monotonic() >= next_time:
             next_time = time.monotonic() + TELLS_S
             tell()
-    assert own.shard.close(10)
+    assert own.shard.close(180)
     own.finish()
     tell()
     context.destroy(linger=-1)

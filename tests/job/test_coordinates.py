@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import Watch, torchrun, write_modules
+from running import Watch, forked_ranks, write_modules
 
 pytest.importorskip("torch")
 
@@ -58,7 +58,7 @@ def told(run: Path) -> dict[int | None, str]:
 def test_a_device_mesh_says_where_each_rank_stands(watch: Watch, tmp_path: Path) -> None:
     program = tmp_path / "mesh.py"
     program.write_text(MESH)
-    done = watch(*torchrun(4, program))
+    done = watch(*forked_ranks(4, program))
     assert done.status == 0, done.stderr
     assert told(done.run) == {rank: f"dp={rank // 2}/2,tp={rank % 2}/2" for rank in range(4)}
 

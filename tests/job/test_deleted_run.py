@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from patience import LIMIT_S
 from running import PROGRAMS, environment, tool
-
-LIMIT_S = 120
 
 
 def test_lines_are_known_though_the_table_that_named_them_was_deleted(tmp_path: Path) -> None:

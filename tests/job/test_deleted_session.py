@@ -51,9 +51,12 @@ for pid in agents:
     os.kill(pid, signal.SIGCONT)
 """
 UNTIL_THE_RING_IS_READ = """
-while not os.path.exists(session + "/agent.id"):
+import json
+import pathlib
+with open(session + "/session.json") as file:
+    run = pathlib.Path(json.load(file)["run"])
+while not any(path.stat().st_size for path in run.glob("journal/*")):
     time.sleep(0.01)
-time.sleep(1)
 """
 
 

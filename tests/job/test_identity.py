@@ -22,7 +22,7 @@ def leaks(run: Path) -> list[dict[str, str]]:
 
 
 def test_a_plain_program_is_no_rank(watch: Watch) -> None:
-    outcome = watch(sys.executable, KEPT, "24")
+    outcome = watch(sys.executable, KEPT, "24", "api")
     (process,) = Run(outcome.run).processes
     assert (process.rank, process.world_size) == (None, -1)
     assert Run(outcome.run).info["roll_call"] == []
@@ -33,7 +33,7 @@ def test_a_plain_program_is_no_rank(watch: Watch) -> None:
 
 
 def test_two_trainers_of_one_script_are_not_one_rank(watch: Watch) -> None:
-    one = f"{sys.executable} {KEPT} 24"
+    one = f"{sys.executable} {KEPT} 24 api"
     outcome = watch("bash", "-c", f"{one} & {one}; wait")
     (leak,) = leaks(outcome.run)
     pids = [process.pid for process in Run(outcome.run).processes]
@@ -79,7 +79,7 @@ kept = torch.zeros(10)
 
 @pytest.mark.parametrize("rank", ["-5", "0x10", "../../x"])
 def test_a_damaged_variable_is_told_and_is_no_evidence(watch: Watch, rank: str) -> None:
-    outcome = watch(sys.executable, KEPT, "3", RANK=rank, WORLD_SIZE="4")
+    outcome = watch(sys.executable, KEPT, "3", "api", RANK=rank, WORLD_SIZE="4")
     assert outcome.status == 0
     (process,) = Run(outcome.run).processes
     assert process.rank is None

@@ -21,13 +21,11 @@ msmemscope.config(output_path=sys.argv[1], device="cpu", call_stack="python:20",
 msmemscope.start()
 rank = int(os.environ.get("RANK", "0"))
 model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 kept = []
 for _ in range(12):
     loss = model(torch.randn(8, 64)).square().mean()
-    optimizer.zero_grad()
+    model.zero_grad()
     loss.backward()
-    optimizer.step()
     kept.append(torch.zeros(1024))  # LEAK
     msmemscope.step()
 msmemscope.stop()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from compilers import c_compiler, shared_library
+from patience import LIMIT_S
 from running import PROGRAMS, environment
 
 from msmemscope.analysis.merged_stack import merged
@@ -36,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     command = [sys.executable, "-m", "msmemscope", "--output-path", str(place / "out"), "--device=cpu"]
     launcher = ["--call-stack=c:60,python:20", "--", "torchrun", "--standalone", "--nproc-per-node=2"]
     program = [PROGRAMS / "native_frames.py", *libraries]
-    subprocess.run([*command, *launcher, *map(str, program)], env=environment(), check=True, timeout=180)
+    subprocess.run([*command, *launcher, *map(str, program)], env=environment(), check=True, timeout=LIMIT_S)
     (found,) = (place / "out").glob("run_*")
     return Run(found)
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from compilers import needs_observer
 from operator_calls import EXPECTED, OF_THE_MODE, STEPS
 from running import LIMIT_S, PROGRAMS, environment
 
 from msmemscope.cli import build_torch_ext
-from msmemscope.collect import torch_ext
 from msmemscope.errors import MemscopeError
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import Kind
@@ -100,11 +100,6 @@ def run_quietly(command: list[str], variables: dict[str, str]) -> subprocess.Com
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
-def skip_without_compiler() -> None:
-    if torch_ext.find_compiler() is None:
-        pytest.skip("no C++ compiler, which builds the observer")
-
-
 @cache
 def recorded(way: str) -> dict[str, list[list[str]]]:
     done = run_quietly([sys.executable, str(CALLS), way, "cpu"], environment())
@@ -120,12 +115,12 @@ def recorded(way: str) -> dict[str, list[list[str]]]:
 )
 def test_a_call_touches_what_it_is_known_to_touch(way: str, name: str) -> None:
     if way == "observer":
-        skip_without_compiler()
+        needs_observer()
     assert [tuple(one) for one in recorded(way)[name]] == EXPECTED[name]
 
 
 def test_both_ways_see_the_same_of_whole_steps() -> None:
-    skip_without_compiler()
+    needs_observer()
     seen, by_mode = (
         [one for one in found[STEPS] if not one[0].endswith(OF_THE_MODE)]
         for found in (recorded("observer"), recorded("fallback"))
@@ -139,7 +134,7 @@ def test_both_ways_see_the_same_of_whole_steps() -> None:
 @cache
 def observer() -> Path:
     """The observer for this Python's torch, built if need be."""
-    skip_without_compiler()
+    needs_observer()
     done = run_quietly([sys.executable, "-m", "msmemscope", "build-torch-ext"], dict(os.environ))
     assert done.returncode == 0, done.stderr
     return Path(done.stderr.split(": ")[-1].strip())
@@ -307,6 +302,7 @@ def test_a_collective_has_the_same_number_on_all_ranks(
     assert numbers == {world: [1, 2, 3, 5, 6], other: [1, 2]}  # gloo counts what is sent and received, too
 
 
+@pytest.mark.long
 def test_what_was_compiled_is_one_operator_with_its_tensors(tmp_path: Path) -> None:
     observer()
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 from running import Watch, torchrun
 
 from msmemscope.tables.run import Run
@@ -68,6 +70,40 @@ def test_a_request_that_the_host_refuses_is_told_with_what_was_alive(watch: Watc
     assert "ran out of memory on cpu" in done.stderr
 
 
+FORECAST = """
+import ctypes, resource
+import torch
+import msmemscope
+
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+for option, value in ((M_MMAP_THRESHOLD, 64 << 10), (M_ARENA_MAX, 1)):  # no heap of malloc's maps ahead
+    assert ctypes.CDLL(None).mallopt(option, value) == 1
+kept = []
+for step in range(24):
+    kept.append(torch.ones(1 << 20))
+    if step == 10:
+        with open("/proc/self/statm") as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + (400 << 20), resource.RLIM_INFINITY))
+    msmemscope.step()
+"""
+
+
+def test_when_a_process_with_a_limit_will_meet_it_is_foreseen_before_anything_is_refused(
+    watch: Watch, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FORECAST)
+
+    done = watch(sys.executable, program)
+
+    assert done.status == 0, done.stderr
+    summary = json.loads((done.run / "cluster" / "summary.json").read_text())
+    (leak,) = (one for one in summary["findings"] if one["kind"] == "leak")
+    assert re.fullmatch(r".+, which may map [\d.]+ GiB in all \(RLIMIT_AS\)", leak["evidence"]["full_on"])
+    assert 108 <= leak["evidence"]["full_at_step"] <= 112  # 100 blocks of 4 MiB after step 11
+
+
 RANKS = """
 import os, resource, sys, time
 import torch
@@ -82,14 +118,15 @@ def limit():
 torch.ones(1 << 20).sum()
 if rank == 0:
     time.sleep(600)  # waits for its peers, until torchrun ends it
-while rank == 2 and not os.path.exists(failed):
+while rank == 2 and not os.path.exists(f"{failed}-1"):
     time.sleep(0.05)
 limit()
 try:
     torch.empty(1 << 30) if rank == 1 else torch.empty(1 << 29)  # ASKED
 finally:
-    open(failed, "w").close()
-    time.sleep(0 if rank == 2 else 3)
+    open(f"{failed}-{rank}", "w").close()
+    while not os.path.exists(f"{failed}-2"):  # torchrun ends the others as soon as one has ended
+        time.sleep(0.05)
 """
 
 
@@ -137,7 +174,7 @@ def memory_group() -> Iterator[Path]:
     except (OSError, StopIteration) as error:
         pytest.skip(f"no control group with a memory limit can be made: {error}")
     yield group
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while group.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import LIMIT_S, PROGRAMS, analysed, build_observer, torchrun
+from running import LIMIT_S, PROGRAMS, analysed, build_observer, forked_ranks
 
 from msmemscope.analysis.blocks import Tracked, track
 from msmemscope.analysis.owners import owner_levels
@@ -44,8 +44,14 @@ def held_by_process(opened: Run, tracked: Tracked, number: int) -> list[dict[str
     return [found[step] for step in sorted(found)]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
-@pytest.mark.parametrize("model", ["nano_gpt", "resnet18"])
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [  # each of both in the short form
+        ("nano_gpt", "adamw"), ("resnet18", "sgd"), ("resnet18", "adafactor"),
+        *(pytest.param(*one, marks=pytest.mark.long)
+          for one in (("nano_gpt", "sgd"), ("nano_gpt", "adafactor"), ("resnet18", "adamw"))),
+    ],
+)  # fmt: skip
 def test_parts_are_what_the_model_holds_at_every_step(tmp_path: Path, model: str, optimizer: str) -> None:
     truth = tmp_path / "truth"
 
@@ -72,7 +78,7 @@ def test_shards_of_fsdp_are_what_each_rank_holds(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
 
     run = analysed(
-        tmp_path / "out", "decompose", *torchrun(2, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth)
+        tmp_path / "out", "decompose", *forked_ranks(2, PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth)
     )
 
     for rank in (0, 1):
@@ -87,7 +93,7 @@ def test_shards_of_fsdp1_are_what_each_rank_holds(tmp_path: Path) -> None:
     truth = tmp_path / "truth"
     program = (PROGRAMS / "owned.py", "nano_gpt", "adamw", "cpu", truth, "fsdp1")
 
-    run = analysed(tmp_path / "out", "decompose", *torchrun(2, *program))
+    run = analysed(tmp_path / "out", "decompose", *forked_ranks(2, *program))
 
     for rank in (0, 1):
         said = [json.loads(line) for line in (tmp_path / f"truth{rank}").read_text().splitlines()]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from patience import LIMIT_S
 from running import PROGRAMS, Outcome, Watch, environment, run_tool
 
 import msmemscope
@@ -126,7 +127,7 @@ def test_upstreams_rows(tmp_path: Path, file_format: str) -> None:
 def run_tool_alone(program: Path, tmp_path: Path) -> Outcome:
     """Without the command: library mode."""
     done = subprocess.run(
-        [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     return Outcome(done.returncode, done.stdout, done.stderr, tmp_path / "out")
 

@@ -91,11 +91,11 @@ def test_every_call_that_had_returned_is_in_the_tables(tmp_path: Path, allocate:
     kills = json.loads((tmp_path / "kills.json").read_text())
     assert len(kills) == KILLS
 
-    # They died in the midst of it: nobody ended by himself, and most had gone on until then, each to another point.
+    # They died in the midst of it: nobody ended by himself, and all had gone on until then, most to another point.
     assert {kill["status"] for kill in kills} == {-signal.SIGKILL}
     waited = [kill for kill in kills if not kill["at_once"]]
     assert all(returned > 0 for kill in waited for _, returned in kill["at_death"])
-    assert sum(kill["at_death"] != kill["before"] for kill in waited) > len(waited) // 2
+    assert all(kill["at_death"] != kill["before"] for kill in waited)
     assert len({tuple(returned for _, returned in kill["at_death"]) for kill in waited}) > len(waited) // 2
 
     run = Run(outcome.run)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from running import Watch, run_to_end, torchrun, write_modules
+from running import Watch, forked_ranks, run_to_end, write_modules
 
 pytest.importorskip("torch")
 
@@ -60,7 +60,7 @@ def test_workers_of_verl_say_their_roles_and_are_compared_by_them(watch: Watch, 
     write_modules(tmp_path, {"verl/workers/engine_workers.py": ENGINE_WORKERS})
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    done = watch(*torchrun(4, program))
+    done = watch(*forked_ranks(4, program))
     assert done.status == 0, done.stderr
     roles = {one["rank"]: one["role"] for one in json.loads((done.run / "run.json").read_text())["processes"]}
     assert roles == {0: "actor_rollout_ref", 1: "actor_rollout_ref+critic", 2: "critic", 3: "critic"}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from running import LIMIT_S, environment, tool
+from watched import is_gone
 
 # Tells every signal as it comes; SIGUSR2 ends it.
 COUNTING = """
@@ -136,6 +137,7 @@ def test_the_bystander_ends_with_the_tool_also_when_that_is_killed(counting: sub
     for process in ours[1:]:  # what services do then is tested elsewhere
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    wait_for(lambda: all(map(is_gone, ours)), "they are still there")  # what they leave is removed behind this test
 
 
 PROMPT = "what next? "

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from built_once import built_once
+from namespaces import may_mount
 from running import LIMIT_S, environment, tool
 from watched import Account, analyze, build
 
@@ -132,7 +133,7 @@ def test_files_that_may_not_grow_are_said_where_stderr_is_one(tmp_path: Path) ->
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@may_mount
 def test_a_dev_without_null(program: Path, tmp_path: Path) -> None:
     inside = f"mount -t tmpfs tmpfs /dev && mkdir -m 1777 /dev/shm && {watched(program, tmp_path)}"
     done = shell(f"unshare -m sh -c {shlex.quote(inside)}", tmp_path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from built_once import built_once
+from patience import LIMIT_S, RETURNS_S
 from watched import THREADS, Account, SmallDisk, Watched, analyze, build, wait_for
 
 CALLS = 20_000
@@ -40,20 +44,14 @@ def start(program: Path, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    try:
-        small = SmallDisk(tmp_path, 80)
-    except PermissionError as error:
-        pytest.skip(str(error))
+    small = SmallDisk(tmp_path, 80)
     yield small
     small.close()
 
 
 @pytest.fixture
 def own_place(tmp_path: Path) -> Iterator[SmallDisk]:
-    try:
-        small = SmallDisk(tmp_path, 500, own_memory=True)
-    except PermissionError as error:
-        pytest.skip(str(error))
+    small = SmallDisk(tmp_path, 500, own_memory=True)
     yield small
     small.close()
 
@@ -84,9 +82,13 @@ def test_what_an_aggregator_that_cannot_live_did_not_store_is_kept_and_counted(s
     watched = start(status=7)
     wait_for_events(watched, 100)
     kills = kill_until_the_end(watched, "aggregator")
+    # in each of its five lives (on a loaded machine the last may be asked to end, and does, before it appears),
+    assert kills >= 4, watched.stderr
     # then the command ends with the program's status and says where the records are,
-    assert kills >= 5
     assert watched.wait() == 7
+    restarts = re.search(r"the aggregator died and was started again (\d+) times", watched.stderr)
+    assert restarts is not None, watched.stderr
+    assert int(restarts[1]) >= 4
     assert f"msmemscope analyze {watched.run}" in watched.stderr
     assert not watched.session.exists()
     account = Account.of(watched.run, watched.program)
@@ -103,7 +105,7 @@ def test_the_aggregator_reads_the_rings_of_an_agent_that_cannot_live(start: Star
     watched = start(status=7)
     wait_for_events(watched, 100)
     kills = kill_until_the_end(watched, "agent")
-    assert kills >= 5
+    assert kills >= 5, watched.stderr
     assert watched.wait() == 7
     assert Account.of(watched.run, watched.program) == Account(stored=ALL, twice=0, counted=0, unread_bytes=0)
     assert info_of(watched)["finished"] is True
@@ -142,11 +144,14 @@ def test_a_session_that_nobody_serves_is_taken_up(
     wait_for(lambda: list(watched.output.glob("run_*/run.json")), "the run")
     for name in ("supervisor", "agent", "aggregator"):
         watched.kill(name)
-    # while its program lives nobody touches it:
+    # while its program lives, for as long as that may take, nobody touches it:
+    os.kill(watched.program, signal.SIGSTOP)
+    assert watched.returned() != [CALLS, CALLS]
     command = [sys.executable, "-m", "msmemscope", "--output-path", tmp_path / "other", "true"]
     next_start = list(map(str, own_place.command(command)))
     subprocess.run(next_start, check=True)
     assert watched.session.exists()
+    os.kill(watched.program, signal.SIGCONT)
     wait_for(lambda: watched.returned() == [CALLS, CALLS], "the program's end")
     wait_for(lambda: not Path(f"/proc/{watched.program}").exists(), "the program's end")
     # then what is in its rings reaches the tables.
@@ -169,7 +174,7 @@ def test_a_disk_that_is_full_at_the_end_costs_bounded_time_and_words(start: Star
     wait_for(lambda: watched.returned() == [200_000, 200_000], "the program's end")
     ended = time.monotonic()
     assert watched.wait() == 7
-    assert time.monotonic() - ended < 60
+    assert time.monotonic() - ended < RETURNS_S
     assert len(watched.told) < 10, watched.stderr
     assert len(watched.stderr.splitlines()) < 40, watched.stderr
     assert "Traceback" not in watched.stderr
@@ -189,7 +194,7 @@ def test_a_full_disk_is_found_before_the_program_starts(tmp_path: Path, disk: Sm
     mark = tmp_path / "started"
     command = [sys.executable, "-m", "msmemscope", "--output-path", disk.inside / "out", "touch", mark]
     done = subprocess.run(
-        list(map(str, disk.command(command))), capture_output=True, text=True, check=False, timeout=60
+        list(map(str, disk.command(command))), capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 2
     assert not mark.exists()

@@ -54,7 +54,7 @@ constexpr u8 kKinds[] = {
     static_cast<u8>(Kind::UNMAP),      static_cast<u8>(Kind::ACCESS),        static_cast<u8>(Kind::OP_START),
     static_cast<u8>(Kind::OP_END),     static_cast<u8>(Kind::LABEL_PUSH),    static_cast<u8>(Kind::LABEL_POP),
     static_cast<u8>(Kind::LABEL_ADDR), static_cast<u8>(Kind::LABEL_ADDR),    static_cast<u8>(Kind::GAP),
-    static_cast<u8>(Kind::SYSTEM)};
+    static_cast<u8>(Kind::SYSTEM),     static_cast<u8>(Kind::RANGE_START),   static_cast<u8>(Kind::CALL)};
 
 using PoolOf = std::tuple<u8, i16, u8>;
 
@@ -94,6 +94,12 @@ void expect_owners_add_up(const BlockTracker& tracker) {
         expect(bytes == at(peak, pool), "bytes of owners by site at the peak of a step");
     for (const auto& [pool, bytes] : bytes_by_pool(pair_peaks, pair_peaks.bytes, nullptr, 0))
         expect(bytes == at(highest, pool), "bytes of owners by site at the peak");
+    const PhaseTables phases = tracker.phases();
+    expect(phases.rows.step.size() <= kMaxPools * kMaxPhases, "rows of phases");
+    std::vector<i64> owned(phases.rows.step.size());
+    for (std::size_t at_row = 0; at_row < phases.owners.row.size(); ++at_row)
+        owned[phases.owners.row[at_row]] += phases.owners.bytes[at_row];
+    expect(owned == phases.rows.peak_bytes, "bytes of owners at the peaks of phases");
 }
 
 }  // namespace
@@ -146,6 +152,6 @@ extern "C" int LLVMFuzzerTestOneInput(const u8* bytes, std::size_t count) {
     tracker.anomalies();
     const InefficiencyTables inefficient = tracker.inefficiencies();
     expect(inefficient.rows.pool.size() <= kMaxPools * kMaxNeedRows, "inefficient blocks");
-    expect(inefficient.floors.pool.size() <= kMaxPools, "floors");
+    expect(inefficient.floors.pool.size() <= kMaxPools * kMaxStreams, "floors");
     return 0;
 }

@@ -89,6 +89,26 @@ CASE(what_has_taken_the_place_of_another_is_not_taken_for_it) {
         fprintf(stderr, "skipped: the loader gave no place out again\n");
 }
 
+// Each brings a snapshot of its own, and all of them stay.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kTimes = 200;  // each takes it 10 ms, and no other thread looks here
+#else
+constexpr int kTimes = 5'000;
+#endif
+CASE(objects_come_and_go_thousands_of_times_and_are_known) {
+    for (int i = 0; i < kTimes; ++i) {
+        const Library library(i % 2 == 0 ? ONE_LIBRARY : OTHER_LIBRARY);
+        CodeObject object;
+        const char* const name = i % 2 == 0 ? "cudaMalloc" : "_ZN3c1025ProfiledCPUMemoryReporter3NewEPvm";
+        if (code_object_at(at(dlsym(library.handle, name)), object) != Sight::KNOWN) {
+            fprintf(stderr, "object %d is not known\n", i);
+            CHECK(false);
+            return;
+        }
+    }
+    check_agrees(reinterpret_cast<const void*>(&check_agrees));
+}
+
 CASE(memory_without_an_object_is_nothing_and_is_not_looked_up_for_ever) {
     void* place = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CodeObject object;

@@ -1,6 +1,7 @@
 // The hook engine, the recorder and the c10 source, on libraries that stand for torch's.
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "hook/patch.h"
 #include "hook/recorder.h"
 #include "hook/selection.h"
+#include "hook/told_events.h"
 #include "own_ring.h"
 #include "stack/stacks.h"
 #include "torch_ext/operator_sink.h"
@@ -75,7 +77,44 @@ CASE(every_source_has_room_for_its_hooks) {
         &hooks);
     CHECK_EQUAL(hooks.front(), "loader dlsym");
     CHECK(std::find(hooks.begin(), hooks.end(), "hal halMemAlloc") != hooks.end());
-    CHECK(hooks.size() < kMostHooks);  // what has no place is left out without a word
+    CHECK(hooks.size() < kMostHooks);
+}
+
+CASE(a_source_whose_hooks_have_no_place_is_told) {
+    std::vector<Hook> few(kMostHooks - 10), many(20), none_left(1);
+    const HookTable own = {"own", "", "", few.data(), 5}, first = {"first", "", "", few.data(), kMostHooks - 10},
+                    second = {"second", "", "", many.data(), 20}, third = {"third", "", "", none_left.data(), 1};
+    const HookTable* const tables[] = {&first, &second, &third};
+    std::vector<std::string> placed, left_out;
+    for_each_place(
+        own, tables, tables + 3,
+        [&](const HookTable& table, const Hook&, u32 place) {
+            CHECK_EQUAL(place, placed.size());
+            placed.push_back(table.source);
+        },
+        [&](const HookTable& table) { left_out.push_back(table.source); });
+    CHECK_EQUAL(placed.size(), kMostHooks);
+    CHECK_EQUAL(std::count(placed.begin(), placed.end(), "second"), 5);
+    CHECK(left_out == (std::vector<std::string>{"second", "third"}));
+    left_out.clear();
+    for_each_place(
+        own, tables, tables + 1, [](const HookTable&, const Hook&, u32) {},
+        [&](const HookTable& table) { left_out.push_back(table.source); });
+    CHECK(left_out.empty());
+}
+
+// Whoever makes its ring looks at those of its relatives, of which one may have been cut off by a full disk.
+CASE(a_ring_without_a_header_is_nobodys) {
+    char name[32];
+    snprintf(name, sizeof name, "/%016x.ring", static_cast<unsigned>(getppid()) & 0xFFFF);
+    const std::string path = session_directory() + name;
+    const int file = creat(path.c_str(), 0600);
+    CHECK(file >= 0);
+    close(file);
+    memscope_mark(memscope_text("first", 5));
+    unlink(path.c_str());
+    CHECK_EQUAL(rings().size(), 1u);
+    CHECK_EQUAL(own_events().size(), 2u);  // and that recording has begun
 }
 
 CASE(an_event_reaches_the_ring_and_the_original) {
@@ -526,6 +565,80 @@ CASE(blocks_and_operators_of_a_card_say_their_stream) {
     CHECK_EQUAL(told("torch._ops.aten.sum.default", 3).front(), 0u);
     sink.streams_by(nullptr);
     memscope_configure("sorts=1");
+}
+
+// A mark may have the step's number in it, and a run any number of steps.
+CASE(texts_without_end_leave_room_for_names_and_say_so) {
+    int of_child[2];
+    CHECK_EQUAL(pipe(of_child), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        memscope_configure("ring_mib=16");
+        char text[32];
+        const auto mark = [&text](int number) {
+            const int bytes = snprintf(text, sizeof text, "epoch %d", number);
+            const auto id = memscope_text(text, static_cast<unsigned long long>(bytes));
+            memscope_mark(id);
+            return id;
+        };
+        const auto first = mark(0);
+        int known = 1;
+        while (known < 100'000 && mark(known) != 0) ++known;
+        const bool is_bounded = first != 0 && known < 70'000 && mark(0) == first;
+        const auto describe = [](void*, void* out) {
+            memscope_frame_text& frame = *static_cast<memscope_frame_text*>(out);
+            frame = {"train.py", 8, "main", 4, 1};
+        };
+        const bool has_names = memscope_frame(4711, describe, nullptr) != 0;  // for these there is room
+        for (const char* name : {"late", "epoch 0"}) {                        // the latter is known
+            const auto bytes = strlen(name);
+            const auto begun = memscope_range_begun(name, bytes);
+            memscope_call(static_cast<unsigned>(CallKind::RANGE), memscope_text(name, bytes), begun, 1, 0);
+        }
+        // One that it forks has room again, and nothing to say.
+        const pid_t forked = fork();
+        if (forked == 0) _exit(mark(known) != 0 ? 0 : 1);
+        int status = 1;
+        const bool has_room = waitpid(forked, &status, 0) == forked && status == 0 &&
+                              write(of_child[1], &forked, sizeof forked) == sizeof forked;
+        _exit(is_bounded && has_names && has_room ? 0 : 1);
+    }
+    int status = 0;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(status, 0);
+    std::size_t texts = 0, ranges = 0, of_forked = 0;  // what is told of texts and of ranges
+    close(of_child[1]);
+    pid_t forked = 0;
+    CHECK_EQUAL(read(of_child[0], &forked, sizeof forked), static_cast<ssize_t>(sizeof forked));
+    close(of_child[0]);
+    std::vector<u64> begun, ended;  // when the ranges began, by either
+    for (const std::string& path : rings()) {
+        Ring ring;
+        CHECK_EQUAL(ring.open(path.c_str(), false), 0);
+        if (ring.header->pid == static_cast<u32>(child)) {
+            for (const Seen& one : events_of(ring)) {
+                if (one.kind == Kind::META) {
+                    const std::string key = text_of(one.record.name, static_cast<u32>(child));
+                    texts += key == "lost.texts";
+                    ranges += key == "lost.ranges";
+                }
+                if (one.kind != Kind::CALL) continue;
+                const bool begins = one.record.aux == static_cast<u32>(CallKind::RANGE_BEGUN);
+                (begins ? begun : ended).push_back(begins ? one.record.ts : one.record.attr);
+            }
+        }
+        if (ring.header->pid == static_cast<u32>(forked)) {
+            ++of_forked;
+            for (const Seen& one : events_of(ring))
+                if (one.kind == Kind::META) CHECK(text_of(one.record.name, ring.header->pid).rfind("lost.", 0) != 0);
+        }
+        ring.unmap();
+    }
+    CHECK_EQUAL(texts, 1u);
+    CHECK_EQUAL(ranges, 1u);
+    CHECK_EQUAL(of_forked, 1u);
+    CHECK_EQUAL(ended.size(), 1u);
+    CHECK(begun == ended);  // what has no end would go on for ever
 }
 
 CASE(stop_and_remove_leave_the_program_as_it_was) {

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from simulated import DEADLINE_S, OnNpu, npu_environment, why_not
+from compilers import needs_observer
+from patience import LIMIT_S
+from simulated import OnNpu, npu_environment, why_not
 
 from msmemscope.collect import torch_ext
 
@@ -29,8 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def on_npu() -> OnNpu:
-    """Runs programs on the simulated NPUs."""
+def on_npu(tmp_path_factory: pytest.TempPathFactory) -> OnNpu:
+    """Runs programs on the simulated NPUs, each in a directory of its own unless `cwd` names one: torch_npu may
+    write files where a program runs, such as device_0_memUsageInfo_*.csv."""
 
     def run(
         *command: str | Path,
@@ -40,12 +43,12 @@ def on_npu() -> OnNpu:
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*map(str, under), *map(str, command)],
-            cwd=cwd,
+            cwd=cwd or tmp_path_factory.mktemp("cwd"),
             env=npu_environment(**changes),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=DEADLINE_S,
+            timeout=LIMIT_S,
             check=False,
         )
 
@@ -65,5 +68,4 @@ def has_observer(on_npu: OnNpu) -> bool:
 @pytest.fixture(scope="session")
 def observer(has_observer: bool) -> None:
     """For a test of operators: skips it where there is no compiler."""
-    if not has_observer:
-        pytest.skip("no C++ compiler, which builds the observer")
+    needs_observer()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 CANN = Path(os.environ.get("MEMSCOPE_CANN", ROOT / "build" / "simulator" / "cann"))
-DEADLINE_S = 240.0
 
 # What a developer's shell may have set and a test must not depend on.
 UNSET = (
@@ -64,6 +66,13 @@ def npu_environment(**changes: str) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
     }
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # cards of its own: their memory is shared by all processes
-        environment["NPUSIM_STATE"] = str(Path(tempfile.gettempdir(), f"npusim-{os.getuid()}-{worker}"))
-    return environment | changes
+    return environment | {"NPUSIM_STATE": own_cards()} | changes
+
+
+@cache
+def own_cards() -> str:
+    """Where the state of the cards lies that the programs of this process of pytest share: their memory is theirs,
+    whoever else runs tests beside it."""
+    directory = tempfile.mkdtemp(prefix="npusim-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return str(Path(directory, "cards"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from running import forked_ranks
 from simulated import ROOT, OnNpu
 
 from msmemscope.report.analysed import analyse
@@ -26,7 +26,7 @@ def block(size: int) -> int:
 
 
 def test_four_mistakes_of_four_cards(on_npu: OnNpu, tmp_path: Path) -> None:
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", PROGRAM, "npu"]
+    ranks = forked_ranks(4, PROGRAM, "npu")
     done = on_npu("-m", "msmemscope", "-o", tmp_path / "out", "--", *ranks, NPUSIM_DEVICES="4")
     assert done.returncode == 0, done.stderr[-4000:]
     (run,) = (tmp_path / "out").glob("run_*")

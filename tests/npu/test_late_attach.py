@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 from simulated import OnNpu
 
 from msmemscope.collect.session import hook_library
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import UNKNOWN, Flag, Kind, Pool, StepSource
 
-LIMIT_S = 120
 COMMAND = Path(__file__).resolve().parents[2] / "packaging" / "msmemscope"
 
 # Tensors from before start(), a training loop, and an end that frees everything. {…}: where msmemscope is imported.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import forked_ranks
 from simulated import PROGRAMS, OnNpu
 
 from msmemscope.analysis.analyzer import tables_of
@@ -24,7 +25,7 @@ HCCL_MIB = 200  # each of a communicator's two buffers
 @pytest.mark.parametrize("expandable", [False, True])
 def test_the_cards_bytes_add_up_to_what_the_driver_counts(on_npu: OnNpu, tmp_path: Path, expandable: bool) -> None:
     command = ["-m", "msmemscope", "--analysis", "ledger,peak,decompose", "-o", tmp_path / "out"]
-    command += ["torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / "ledger.py", tmp_path / "truth"]
+    command += forked_ranks(2, PROGRAMS / "ledger.py", tmp_path / "truth")
     configuration = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
     done = on_npu(*command, NPUSIM_CANN_MEMORY="1", NPUSIM_HBM_BASE_MB=str(BASE_MIB), **configuration)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -46,6 +47,7 @@ def test_the_cards_bytes_add_up_to_what_the_driver_counts(on_npu: OnNpu, tmp_pat
         assert found["card/other processes"] == found["card"] - truth["process"]
         assert found["card/process/PTA"] == truth["reserved"]
         assert found["card/process/PTA/allocated"] == truth["allocated"]
+        assert found["card/process/PTA/allocated/graph_pool"] == truth["graph_pool"] > 0
         assert found["card/process/residual"] == 0
         communicators = [part for part in found if part.startswith("card/process/CANN@HCCL/")]
         assert [found[part] for part in communicators] == [2 * HCCL_MIB << 20] * 2

@@ -27,6 +27,8 @@ RUNS: dict[str, tuple[list[str], dict[str, str]]] = {
     "dropout": (["nano_gpt", "--steps", "10", "--option", "dropout=0.2", "--option", "fused=false"], {}),
     "dropout, fused attention": (["nano_gpt", "--steps", "10", "--option", "dropout=0.2"], {}),
 }
+# The simulator itself is asked, without the tool; its other tests train models of these kinds, too.
+SHORT = {"nano_gpt", "resnet18", "asynchronous streams"}
 MODELS = ["nano_gpt", "resnet18", "llama", "moe"]
 
 Trained = Callable[[str], dict[str, Any]]
@@ -34,7 +36,8 @@ Trained = Callable[[str], dict[str, Any]]
 
 def on_each(argument: str, runs: list[str]) -> pytest.MarkDecorator:
     """Parametrise over names of RUNS; tests that ask for one run stay in one process, which runs it once."""
-    return pytest.mark.parametrize(argument, [pytest.param(run, marks=pytest.mark.xdist_group(run)) for run in runs])
+    marks = {run: [pytest.mark.xdist_group(run), *([] if run in SHORT else [pytest.mark.long])] for run in runs}
+    return pytest.mark.parametrize(argument, [pytest.param(run, marks=marks[run]) for run in runs])
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
 
 import pytest
-from simulated import PROGRAMS
+from simulated import PROGRAMS, OnNpu
 
 import msmemscope
 from msmemscope.query.opened import OpenedRun
@@ -19,10 +18,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def ran(on_npu: Any, has_observer: bool, tmp_path_factory: Any) -> tuple[OpenedRun, dict[str, int]]:
+def ran(on_npu: OnNpu, observer: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[OpenedRun, dict[str, int]]:
     """The run, and torch's numbers of the streams."""
-    if not has_observer:
-        pytest.skip("no compiler, so no observer of operators, and nobody tells streams")
     output = tmp_path_factory.mktemp("streams")
     tool = ["-m", "msmemscope", "--analysis", "inefficient", "-o", output, "--"]
     done = on_npu(*tool, sys.executable, PROGRAM)

@@ -45,12 +45,14 @@ class Process:
     parent_ring: int = 0
     host: str = "node0"
     created_ns: int = 0
+    wall_offset_ns: int = 0
     attempt: int = 0
     pid: int = 100
     program: str = "/usr/bin/python3"
     command: str = "python3\u241ftrain.py"
     role: str = ""
     parallel: str = ""
+    address_space: str = ""
     lost: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
@@ -268,6 +270,7 @@ class FakeTracked:
     sums: dict[int, SiteSums]
     windows: dict[int, SiteSums] = field(default_factory=dict)
     peaks: dict[int, PeakTables] = field(default_factory=dict)
+    owners: dict[int, Any] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
 
     @property

@@ -1,7 +1,8 @@
 """What the folds of inefficiency should say, in plain Python: every event of every block is kept, and looked at again.
 
 Blocks of a card are judged stream by stream: a `Place` is a pool and a stream of it, 0 where nobody told one. What is
-known of other streams is worked out anew for each question (`is_over`).
+known of other streams is worked out anew for each question (`is_over`). In a pool that tells streams, a block without
+one counts to the first that was told, and is not judged; one from before that is judged no more.
 
 The three patterns of upstream follow shared definitions to the letter (`letter`), or with an operator that is one api
 for its thread alone and holds what is nested in it (the folds' rule). The rest is what native/kernel/pool_needs.h and
@@ -67,6 +68,7 @@ class Life:
     size: int
     site: int
     is_made: bool
+    is_judged: bool = True
     events: list[Touch] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     ended: int = -1
@@ -125,7 +127,11 @@ class Reference:
         self.lives: list[Life] = []
         self.level: dict[Place, int] = defaultdict(int)
         self.peak: dict[Place, tuple[int, int, int]] = {}
-        """level, latest api that had begun, number of the event"""
+        """level, latest api that had begun (0: nobody knows), number of the event"""
+        self.unjudged: dict[Place, int] = {}
+        """Bytes at the peak of blocks that are not judged."""
+        self.first: dict[Pool, int] = {}
+        """The stream that was told first."""
         self.unused: set[int] = set()
         self.born: dict[tuple[Place, int], list[Life]] = defaultdict(list)
         self.home: dict[int, Place] = {}
@@ -175,6 +181,8 @@ class Reference:
     def _memory(self, event: Event) -> None:
         if event.kind == Kind.MALLOC:
             self.home[event.block] = event.pool, event.stream
+            if event.stream and event.pool not in self.first:
+                self._tell_first(event.pool, event.stream)
         place = self.home.get(event.block, (event.pool, 0))
         running = self.open.get(self._key(event, event.pool == Pool.ATB))
         if running is not None and (not running.depth or event.pool == Pool.MINDSPORE):
@@ -184,28 +192,50 @@ class Reference:
             self._happen(event, running, (event.pool, 0))  # the host's order knows it, too
         api = self._happen(event, running, place)
         if event.kind == Kind.MALLOC:
-            life = self.live[event.block] = Life(event.block, place, event.size, event.site, is_given)
+            first = self.first.get(event.pool, 0)
+            of = (event.pool, event.stream or first)
+            is_judged = bool(event.stream) or not first
+            life = Life(event.block, of, event.size, event.site, is_given, is_judged)
+            self.live[event.block] = life
             self.lives.append(life)
-            self.born[place, -(-event.size // 512)].append(life)
-            self.level[place] += event.size
-            if self.level[place] > self.peak.get(place, (0, 0, 0))[0]:
-                self.peak[place] = (self.level[place], self.api[place], self.count)
+            if is_judged:
+                self.born[of, -(-event.size // 512)].append(life)
+            self.level[of] += event.size
+            if self.level[of] > self.peak.get(of, (0, 0, 0))[0]:
+                self.peak[of] = (self.level[of], self.api[of], self.count)
+                others = [one for one in self.live.values() if one.place == of and not one.is_judged]
+                self.unjudged[of] = sum(one.size for one in others)
         elif event.block not in self.live:
             return
         life = self.live[event.block]
-        elsewhere = event.kind == Kind.ACCESS and event.stream != place[1]
-        touch = Touch(event.kind, api, self.count, event.is_write, event.overwrites, elsewhere, event.is_unknown)
-        life.events.append(touch)
-        if event.kind == Kind.ACCESS:
+        if life.is_judged:
+            elsewhere = event.kind == Kind.ACCESS and event.stream != place[1]
+            touch = Touch(event.kind, api, self.count, event.is_write, event.overwrites, elsewhere, event.is_unknown)
+            life.events.append(touch)
+        if event.kind == Kind.ACCESS and life.is_judged:
             self._accessed(life)
         elif event.kind == Kind.FREE:
-            self._freed(life, self.last_malloc.get(place))
-            self.level[place] -= life.size
+            self.level[life.place] -= life.size
             life.ended = self.count
-            if api > life.events[0].api and self.last_access[place] > life.events[0].api:
-                self.unused.add(life.block)
-            self._reuse(life, api)
+            if life.is_judged:
+                self._freed(life, self.last_malloc.get(place))
+                if api > life.events[0].api and self.last_access[place] > life.events[0].api:
+                    self.unused.add(life.block)
+                self._reuse(life, api)
             del self.live[event.block]
+
+    def _tell_first(self, pool: Pool, stream: int) -> None:
+        """Until now all was one, in the order of the host."""
+        self.first[pool] = stream
+        before, after = (pool, 0), (pool, stream)
+        for life in self.lives:
+            if life.place == before:
+                life.place = after
+                life.is_judged = life.is_judged and life.ended >= 0
+        if before in self.peak:
+            self.level[after] = self.level.pop(before)
+            self.unjudged[after] = self.peak.pop(before)[0]
+            self.peak[after] = (self.unjudged[after], 0, self.count)
 
     def _happen(self, event: Event, running: Running | None, place: Place) -> int:
         """The number by one clock."""
@@ -256,7 +286,7 @@ class Reference:
 
     def finish(self) -> None:
         """What whole lives say beyond upstream's three."""
-        for life in self.lives:
+        for life in filter(lambda one: one.events, self.lives):
             for _, pattern, _, _ in self.times(life):
                 if pattern in (UNUSED, DEAD):
                     life.say(pattern)
@@ -296,6 +326,8 @@ class Reference:
         """Bytes of lives that have ended, by pool and stream, site and pattern."""
         found: dict[tuple[Place, int, str], int] = defaultdict(int)
         for life in self.lives:
+            if not life.is_judged:
+                continue
             _, api, at = self.peak.get(life.place, (0, 0, 0))
             if 0 <= life.ended < at or life.events[0].at > at:
                 continue
@@ -321,9 +353,11 @@ class Reference:
 
     def undecided(self) -> dict[Place, int]:
         """Bytes of blocks that were there at the peak, and of which nobody knows whether they were needed: not touched
-        since, and alive or of no pattern."""
-        found: dict[Place, int] = defaultdict(int)
+        since, and alive or of no pattern; or not judged."""
+        found: dict[Place, int] = defaultdict(int, self.unjudged)
         for life in self.lives:
+            if not life.is_judged:
+                continue
             _, api, at = self.peak.get(life.place, (0, 0, 0))
             touched = touched_of(life)
             is_over = life.ended >= 0
@@ -343,6 +377,8 @@ class Reference:
             by_api: dict[int, int] = defaultdict(int)
             for life in self.lives:
                 if life.place != place:
+                    continue
+                if not life.events:
                     continue
                 malloc = life.events[0].api
                 apis = {one.api for one in life.accesses} or {malloc}

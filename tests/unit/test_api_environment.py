@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.collect.session import HOOK_LIBRARY, hook_library
 
@@ -44,7 +45,12 @@ def in_shell(shell: list[str], script: Path, commands: str, **environment: str) 
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES and "MSMEMSCOPE" not in name}
     kept["PATH"] = f"{script.parent}:{kept['PATH']}"
     return subprocess.run(
-        [*shell, "-c", commands], capture_output=True, text=True, check=False, env={**kept, **environment}, timeout=60
+        [*shell, "-c", commands],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, **environment},
+        timeout=LIMIT_S,
     )
 
 

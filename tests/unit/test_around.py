@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.collect.rank.around import Around
 
@@ -29,11 +30,11 @@ def test_threads_that_are_in_it_at_once_end_their_own() -> None:
     def early() -> None:
         with around:
             first.set()
-            assert second.wait(30)
+            assert second.wait(LIMIT_S)
 
     thread = threading.Thread(target=early)
     thread.start()
-    assert first.wait(30)
+    assert first.wait(LIMIT_S)
     with around:
         second.set()
         thread.join()

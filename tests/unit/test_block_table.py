@@ -264,6 +264,7 @@ def test_blocks_from_before_recording_come_in_any_order(run: FakeRun, tmp_path: 
     assert place(blocks[1]) == (100 * MIB, 20 * MIB, 4, 1)
     assert place(blocks[2]) == (1000 * MIB, 20 * MIB, 5, 2)
     assert place(blocks[3]) == NOWHERE
+    assert place(blocks[4]) == NOWHERE  # a block of the driver lies in no segment, not in itself
     columns = ("segment_id", "peak_used_bytes", "peak_blocks", "end_used_bytes", "end_blocks")
     assert [tuple(line[name] for name in columns) for line in segments] == [
         ("4", str(2 * MIB), "1", "0", "0"),

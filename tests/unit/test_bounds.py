@@ -102,9 +102,31 @@ class Slotted:
         self.capacity = capacity
 
 
+class OfClass:
+    capacity = 60
+    max_size: int | None = 50
+
+
+class Narrower(OfClass):
+    capacity = 40
+
+    @property
+    def maxlen(self) -> int:
+        raise AssertionError("nothing of the program is called")
+
+
+def with_its_own(capacity: int) -> OfClass:
+    one = OfClass()
+    one.capacity, one.max_size = capacity, None
+    return one
+
+
 @pytest.mark.parametrize(
     ("owner", "said"),
     [
+        (OfClass(), ("max_size", 50)),
+        (Narrower(), ("capacity", 40)),
+        (with_its_own(70), ("capacity", 70)),
         (Private(), ("_Private__maxsize", 40)),
         (Slotted(30), ("capacity", 30)),
         (Slotted(29), None),  # it holds more by now: the word means something else

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from patience import LIMIT_S
+
 CODE = """
 import os, signal, time
 from msmemscope.launchers.bystander import Bystander
@@ -26,6 +28,11 @@ bystander.end()
 
 def test_a_signal_for_the_group_is_known_as_such_half_a_second_later() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CODE], start_new_session=True, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", CODE],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
     )
     assert done.stdout == "[True, True, False, False, True]\n"

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import pytest
 from compilers import c_compiler
+from patience import LIMIT_S
 
 from msmemscope import progress
 from msmemscope.cli import doctor, output_place, watched
 from msmemscope.cli.main import main
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
-from msmemscope.collect.place import choose_place
+from msmemscope.collect.place import Place, choose_place
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.options.declared import OPTIONS
 from msmemscope.options.settings import Config
@@ -50,6 +51,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Supervisor:
     module = types.ModuleType("msmemscope.launchers.supervise")
     module.run = recorder.run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(watched, "choose_place", lambda _: Place(str(tmp_path), 1 << 40))  # Docker's has 64 MiB
     monkeypatch.chdir(tmp_path)
     return recorder
 
@@ -398,6 +400,7 @@ def test_the_warning_about_shared_memory_reaches_the_user(
 
 def test_a_progress_bar_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is shown nothing that is drawn again and again
     with progress.progress_bar() as report:
         assert report is None  # pytest captures stderr, which is no terminal then
     leader, follower = pty.openpty()
@@ -409,7 +412,7 @@ def test_a_progress_bar_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -
             report.clear()
             report("writing", 2, 2)  # as of a run that does not say how many events it has
     shown = b""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while b"writing" not in shown and time.monotonic() < deadline:
         shown += os.read(leader, 65536)
     os.close(leader)

@@ -164,7 +164,7 @@ def test_processes_that_are_no_ranks_go_by_name_and_else_by_age(run: Make) -> No
         assert (found.pairing.by_age, sorted(told)) == (by_age, pairs)
         kinds = {one.kind for one in found.findings}
         assert ("by_age" in kinds, "not_compared" in kinds) == (by_age, not pairs)
-        assert verdict_of(found, [], []).endswith("nothing was compared") is not bool(pairs)
+        assert verdict_of(found, [], [], CompareOptions()).endswith("nothing was compared") is not bool(pairs)
 
 
 def test_roles_are_compared(run: Make) -> None:
@@ -419,6 +419,38 @@ def test_the_command_says_writes_and_exits(run: Make, tmp_path: Path, capsys: py
     assert main(["compare", str(b), str(a), "--fail-on", "peak>+0%"]) == 0
 
 
+def test_each_limit_counts_that_is_given(run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (str(run(one).run.path) for one in (healthy, larger))
+    assert main(["compare", a, b, "--fail-on", "peak>+1%", "--fail-on", "end>+1%,allocs>+90%"]) == 1
+    said = capsys.readouterr()
+    assert "2 of 3 limits kept" in said.out
+    assert "peak>+1% is broken" in said.err
+
+
+def test_several_sides_of_one_run_are_each_compared_with_the_first(
+    run: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grows(job: Script) -> None:
+        for one in job.ranks(2):
+            for _ in range(10):
+                one.alloc((one.rank + 1) * MIB, "train.py:5")
+                one.step()
+
+    path, out = str(run(grows).run.path), tmp_path / "out"
+    words = ["--steps", "2:4:7", "--ranks", "1", "--fail-on", "peak>+5MiB", "-o", str(out)]
+    assert main(["compare", path, *words]) == 1
+    assert "peak>+5MiB is broken: rank 1, from 4.0 MiB to 14 MiB" in capsys.readouterr().err
+    for name, change in (("B", 4 * MIB), ("C", 10 * MIB)):
+        (row,) = (row for row in table(out / name / "compare.csv") if row["figure"] == "peak")
+        assert (row["subject_b"], row["difference"]) == ("rank 1", str(change))
+    assert main(["compare", path, "--ranks", "0:1:0", "--steps", "5:5:5", "--fail-on", "peak>0"]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("is broken") == 1
+    assert [line for line in said.out.splitlines() if line.startswith(f"msMemScope compare {path}")] == [
+        f"msMemScope compare {path}: {sides}" for sides in ("rank 0 with rank 1", "A with B")
+    ]
+
+
 def test_events_that_were_lost_are_said_beside_the_figures(run: Make, capsys: pytest.CaptureFixture[str]) -> None:
     def loses(job: Script) -> None:
         one = job.rank(ring_bytes=64 * KIB)
@@ -441,6 +473,10 @@ def test_events_that_were_lost_are_said_beside_the_figures(run: Make, capsys: py
         (["--steps", "3"], 2, "one run alone"),
         (["--steps", "x:3"], 2, "--steps takes"),
         (["--fail-on", "peak", "--steps", "3:4"], 2, "--fail-on"),
+        (["--fail-on", "", "--steps", "3:4"], 2, "--fail-on"),
+        (["--fail-on", "peak>0,", "--steps", "3:4"], 2, "--fail-on"),
+        (["--steps", "3:4:5", "--ranks", "0:1"], 2, "--ranks names 2 sides, and another option 3"),
+        (["--steps", "3:4:x"], 2, "--steps takes"),
         (["--min-share", "2", "--steps", "3:4"], 2, "--min-share"),
         (["--steps", "3:400"], 3, "has no step 400; complete are 0-"),
         (["--ranks", "0:9"], 3, "rank 9 recorded nothing; its ranks are 0"),

@@ -91,7 +91,7 @@ def test_a_killed_process_at_its_groups_limit_says_so() -> None:
 
     assert "by SIGKILL, as its memory group had reached its limit" in text
     assert "was killed by the kernel in step 0: its control group had reached its memory limit" in text
-    assert "3.0 MiB in 1 tensors were alive, most of it 3.0 MiB from train.py:5" in text
+    assert "3.0 MiB in 1 tensor was alive, most of it 3.0 MiB from train.py:5" in text
 
 
 def test_who_was_killed_is_said_first() -> None:
@@ -489,7 +489,7 @@ def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
     assert not any("--steps" in note and "have no rows" in note for note in outcome.notes)
     # Blocks of other steps are not from before recording began.
     assert any("frees of blocks allocated outside --steps or before" in note for note in outcome.notes)
-    assert "1 frees of blocks allocated before recording began have no row" in write_outputs(path).notes
+    assert "1 free of a block allocated before recording began: no row" in write_outputs(path).notes
 
 
 def test_full_disk_costs_only_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,14 @@ NOISE = np.random.default_rng(3).uniform(0, 60 * MIB, 2000)
 )
 def test_nothing_is_said_of(rss: Any) -> None:
     assert "RSS" not in plain_text(analyse(job(rss)))
+
+
+@pytest.mark.parametrize("tau", [5, 8, 12])
+def test_a_warm_up_that_is_ending_is_no_growth(tau: int) -> None:
+    """200 MiB, of which the second half of the run still gains some."""
+    assert coverage_of(analyse(job(lambda step: BASE + 200 * MIB * (1 - math.exp(-step / tau)))))[0].cause == ""
+    leaking = job(lambda step: BASE + step * MIB + 200 * MIB * (1 - math.exp(-step / tau)), steps=120)
+    assert coverage_of(analyse(leaking))[0].cause == "heap"
 
 
 def test_little_per_step_is_much_in_a_long_run() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_run import FakeRun, process
+from long_form import seeds
+from memory_limits import room_for
 from test_folds import hostile, stream
 
 from msmemscope.analysis.analyzer import Analyzer, tables_of
@@ -27,11 +27,8 @@ ROOM = 2 << 30  # bytes that the analyses may map beside what is there
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    with room_for(ROOM):
+        yield
 
 
 def damaged(seed: int, n: int = 600) -> dict[str, Any]:
@@ -49,7 +46,7 @@ def damaged(seed: int, n: int = 600) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("parallel", [("", "", ""), ("tp=0/3", "tp=1/3", "tp=2/3")])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(6, 24))
 def test_every_analysis_survives_damaged_values(seed: int, parallel: tuple[str, ...], little_memory: None) -> None:
     folds = {}
     for ring in (1, 2, 3):

@@ -9,8 +9,8 @@ import venv
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
-LIMIT_S = 120.0
 NUMPY_2 = "raise ImportError('numpy.core.multiarray failed to import')\n"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fake_run import FakeRun, leaky_job, process
+from patience import LIMIT_S
 from test_dump import check_accounting, only_file, read_csv
 
 from msmemscope.cli.main import main
@@ -144,14 +145,21 @@ def test_interrupted_files_are_whole_or_gone(tmp_path: Path, monkeypatch: pytest
         check_accounting(read_csv(file))
 
 
-_SLOWLY = """
-import sys, time
+_UNTIL_CTRL_C = """
+import signal, sys, threading
 from msmemscope.cli.main import main
 from msmemscope.export import files, process_rows
 process_rows._ROWS_AT_ONCE = 100
+interrupted = threading.Event()
+
+def interrupt(*signal_and_frame):
+    interrupted.set()
+    signal.default_int_handler(*signal_and_frame)
+
+signal.signal(signal.SIGINT, interrupt)
 for kind in (files.CsvFile, files.DbFile):
     write = kind.write
-    kind.write = lambda self, *rest, write=write: (write(self, *rest), time.sleep(0.2))
+    kind.write = lambda self, *rest, write=write: (write(self, *rest), interrupted.wait())
 from msmemscope.export import order
 order.Chronology.__init__.__defaults__ = (10,)
 sys.exit(main(sys.argv[1:]))
@@ -161,20 +169,19 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize("file_format", ["csv", "db"])
 def test_ctrl_c_removes_what_is_half_written_and_says_so(tmp_path: Path, file_format: str) -> None:
     path = three_processes().save(tmp_path / "run_1")
-    words = [sys.executable, "-c", _SLOWLY, "export", str(path), "--format", file_format]
+    words = [sys.executable, "-c", _UNTIL_CTRL_C, "export", str(path), "--format", file_format]
     export = subprocess.Popen(
         words,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for its jobs
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while not list(tmp_path.glob("msmemscope_*_ascend/device_*/dump/.memscope_dump_*.part")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     export.send_signal(signal.SIGINT)
-    _, said = export.communicate(timeout=60)
+    _, said = export.communicate(timeout=LIMIT_S)
 
     assert export.returncode == 130
     assert f"0 {file_format} files are whole, the others are removed" in said
@@ -194,7 +201,7 @@ def test_both_formats_can_be_exported_one_after_the_other(tmp_path: Path) -> Non
 
 def test_pieces_of_a_lane_keep_their_order_and_lanes_go_on_side_by_side() -> None:
     done: list[tuple[int, int]] = []
-    met = threading.Barrier(2, timeout=30)
+    met = threading.Barrier(2, timeout=LIMIT_S)
     with Lanes(2) as lanes:
         for lane in (0, 1):
             lanes.do(lane, lambda: met.wait() and None)  # never over in one thread alone

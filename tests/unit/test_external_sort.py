@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from watched import SmallDisk
 
 from msmemscope.errors import MemscopeError
 from msmemscope.imports import external_sort
@@ -74,9 +76,24 @@ def test_nothing_in_gives_nothing(tmp_path: Path) -> None:
         assert (len(rows), list(rows.in_order())) == (0, [])
 
 
-def test_a_full_disk_is_told_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_sort, "LEAST_FREE_BYTES", 1 << 60)  # whatever others free meanwhile
-    with Sorter(tmp_path, ("ts",)) as rows:
-        rows.add({"ts": np.random.default_rng(1).integers(0, 9, 99)})  # sorted and written when rows are asked for
-        with pytest.raises(MemscopeError, match="the disk is full"):
+def fill(place: Path) -> None:
+    """4 MiB, written when they are a chunk, or else when they are asked for; some of the disk is left all the same."""
+    with Sorter(place, ("ts",)) as rows:
+        try:
+            rows.add({"ts": np.random.default_rng(1).integers(0, 1 << 60, (4 << 20) // 8)})
             next(rows.in_order())
+        finally:
+            assert shutil.disk_usage(place).free > 1 << 20
+
+
+def test_a_small_disk_has_room_for_few_rows_and_a_full_one_is_told_before_it_is_full(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 4)
+    try:
+        with Sorter(disk.path, ("ts",)) as rows:
+            few = np.random.default_rng(1).integers(0, 9, 99)
+            rows.add({"ts": few})
+            assert [n for found in rows.in_order() for n in found["ts"].tolist()] == sorted(few.tolist())
+        with pytest.raises(MemscopeError, match="the disk is full"):
+            fill(disk.path)
+    finally:
+        disk.close()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_form import seeds
+from patience import LIMIT_S
 from test_folds import assert_same
 from test_store import HEADER, S, announcement, message
 
@@ -23,8 +25,6 @@ from msmemscope.folds.ring_fold import RingFold
 from msmemscope.tables.run import Run
 from msmemscope.wire import messages
 from msmemscope.wire.reports import JobReport
-
-WAIT_S = 20.0
 
 
 class Life:
@@ -49,7 +49,7 @@ class Life:
         assert self.tell(message(first, n, ring))["offset"] == 96 * (first + n)
 
     def finish(self) -> None:
-        assert self.shard.close(10)
+        assert self.shard.close(LIMIT_S)
         self.judge.finish()
         self.coordinator.write(finished=True)
 
@@ -78,7 +78,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
     def slowly(self: RingFold, n: int, columns: Mapping[str, Any]) -> None:
         made.reached.set()
-        assert made.open.wait(WAIT_S)
+        assert made.open.wait(LIMIT_S)
         made.rows += n
         take(self, n, columns)
 
@@ -88,7 +88,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -108,7 +108,7 @@ def test_storing_never_waits_for_a_fold(tmp_path: Path, gate: Gate) -> None:
     assert life.folding.is_behind
     life.judge.look()
     assert life.judge._future is not None  # what the folds say is true of an earlier moment
-    life.judge._future.result(WAIT_S)
+    life.judge._future.result(LIMIT_S)
     gate.open.set()
     wait_for(lambda: not life.folding.is_behind)
     life.store(500, 10)
@@ -124,7 +124,7 @@ def test_what_waits_are_events_alone(tmp_path: Path, gate: Gate) -> None:
     life = Life(tmp_path / "run")
     life.tell(announcement())
     life.store(0, 10)
-    assert gate.reached.wait(WAIT_S)
+    assert gate.reached.wait(LIMIT_S)
     life.store(10, 10)
     for number in range(100):
         extra = message(0, 0, texts={number: b"text"}, offset=96 * (20 + number), length=96)
@@ -134,7 +134,7 @@ def test_what_waits_are_events_alone(tmp_path: Path, gate: Gate) -> None:
     life.finish()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(4, 12))
 def test_every_batch_is_folded_once_over_many_lives(tmp_path: Path, seed: int) -> None:
     """An aggregator is killed again and again, at any point of a roll; its successor folds what stands in parts, what
     the journal holds, and what comes meanwhile."""
@@ -253,12 +253,12 @@ def test_closing_does_not_wait_for_all_that_is_stored(tmp_path: Path, gate: Gate
     life.tell(announcement())
     for first in range(0, 1000, 10):
         life.store(first, 10)
-    assert gate.reached.wait(WAIT_S)
+    assert gate.reached.wait(LIMIT_S)
     closing = threading.Thread(target=life.folding.close)
     closing.start()
     wait_for(lambda: life.folding.is_broken)
     gate.open.set()
-    closing.join(WAIT_S)
+    closing.join(LIMIT_S)
     assert not closing.is_alive()
     assert life.folding.folded().folds[1].events == 10
 

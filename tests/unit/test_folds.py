@@ -13,6 +13,7 @@ import pytest
 from fake_run import FakeRun, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import seeds
 
 from msmemscope.analysis.alive import alive_at_last_step, without_sites
 from msmemscope.analysis.analyzer import tables_of
@@ -30,6 +31,7 @@ NPU = {"device_type": DeviceType.NPU, "device": 0}
 TABLES = ("sites", "sums", "ages", "steps", "anomalies", "begins")
 TABLES += ("owners", "owner_sums", "owner_peaks", "owner_changes", "pool_peaks", "site_peaks")
 TABLES += ("owned_site_sums", "owned_site_peaks")
+TABLES += ("phases", "phase_owners")
 TABLES += ("inefficiencies", "floors")
 _KINDS = (Kind.MALLOC, Kind.FREE, Kind.STEP, Kind.RANGE_END, Kind.MAP, Kind.UNMAP, Kind.OOM, Kind.KERNEL_LAUNCH)
 _LABELS = (Kind.LABEL_PUSH, Kind.LABEL_POP, Kind.LABEL_ADDR)
@@ -238,7 +240,7 @@ def hostile(seed: int, n: int) -> dict[str, Any]:
     return table
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(8, 25))
 def test_columns_of_any_bytes_are_folded_merged_and_judged(seed: int) -> None:
     """tests/native/block_tracker_fuzz.cpp does the same to the native part, under the sanitizers."""
     folds = {}
@@ -312,6 +314,14 @@ def test_a_row_of_a_site_that_is_none_is_refused(table: str) -> None:
     rows["site"][0] = len(tables.sites["pool"])
     with pytest.raises(ValueError, match=f"{table}: a row of a site that is none of"):
         unpack(pack(replace(tables, **{table: rows})))
+
+
+def test_an_owner_at_the_peak_of_a_phase_that_is_none_is_refused() -> None:
+    tables = fed(stream(3, 300), []).tables()
+    rows = {**tables.phase_owners, "row": tables.phase_owners["row"].copy()}
+    rows["row"][0] = len(tables.phases["pool"])
+    with pytest.raises(ValueError, match="phase_owners: a row of a phase that is none of"):
+        unpack(pack(replace(tables, phase_owners=rows)))
 
 
 def _at(message: dict[str, Any], place: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from patience import LIMIT_S
+
 PROGRAM = """
 import threading, time
 from msmemscope import _native
@@ -30,5 +32,7 @@ print("at its end")
 
 def test_a_daemon_thread_in_native_code_does_not_abort_the_process() -> None:
     for _ in range(6):  # of the module with pybind11's own guard more than half ended by SIGABRT
-        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "at its end\n", "")

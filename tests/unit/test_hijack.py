@@ -7,13 +7,27 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from msmemscope import framework_hooks, init_framework_hooks
 from msmemscope.collect.rank import hijack
-from msmemscope.integrations.hook import AROUND, CLOSES, COMPONENT, DETAIL_1, DUMPS, MARKS, OPENS, PROCESS, TAGS, hooks
+from msmemscope.integrations.hook import (
+    AROUND,
+    CLOSES,
+    COMPONENT,
+    DETAIL_1,
+    DETAIL_2,
+    DUMPS,
+    MARKS,
+    OPENS,
+    PROCESS,
+    RANGES,
+    TAGS,
+    hooks,
+)
 from msmemscope.integrations.maps import MAPS, automatic, covers, find
 
 MODULE = '''
@@ -29,7 +43,7 @@ class Worker(Base):
     def static(x): return x
     @classmethod
     def of(cls): return cls
-    def before(self): return 1
+    def before(self, fail=False): return 1 // (not fail)
     def behind(self): return 2
     def load(self, model): self.model = model
 
@@ -84,6 +98,22 @@ def test_a_function_is_wrapped_when_its_module_is_imported_and_stays_what_it_is(
     assert "inherited" not in vars(module.Worker)
 
 
+def test_who_asks_for_hooks_of_another_version_is_told_which_module_has_none(
+    told: list[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(hijack, "tell", said.append)
+    labels = (COMPONENT, "vllm")
+    hijack.apply(hooks(name, "Worker.gone Other.run", AROUND, labels), "init_framework_hooks('verl', …)")
+    hijack.apply(hooks(name, "Worker.missing", AROUND, labels))  # by itself, which nobody asked for
+    hijack.apply(hooks(name, "Worker.never Worker.run", AROUND, labels), "init_framework_hooks('vllm', …)")
+
+    importlib.import_module(name)
+
+    gone = "has none of Worker.gone, Other.run"
+    assert said == [f"Warning: init_framework_hooks('verl', …): {name} of this version {gone}"]
+
+
 def test_labels_hold_from_the_function_that_opens_to_the_one_that_closes(told: list[Any], name: str) -> None:
     module = importlib.import_module(name)
     hijack.apply(hooks(name, "Worker.before", OPENS, (COMPONENT, "fsdp2")))
@@ -93,6 +123,21 @@ def test_labels_hold_from_the_function_that_opens_to_the_one_that_closes(told: l
     assert told == [(True, 1, "fsdp2")]
     worker.behind()
     assert told == [(True, 1, "fsdp2"), (False, 1, "fsdp2")]
+
+
+def test_what_fails_to_open_is_closed(told: list[Any], name: str) -> None:
+    """A graph whose capture does not begin: nobody ends it. What else is being handled meanwhile does not count."""
+    module = importlib.import_module(name)
+    hijack.apply(hooks(name, "Worker.before", OPENS, (DETAIL_1, "graph_pool")))
+    with pytest.raises(ZeroDivisionError):
+        module.Worker().before(fail=True)
+    assert told == [(True, 3, "graph_pool"), (False, 3, "graph_pool")]
+    del told[:]
+    try:
+        raise KeyError
+    except KeyError:
+        module.Worker().before()
+    assert told == [(True, 3, "graph_pool")]
 
 
 def test_what_a_function_made_is_labelled_once_the_most_special_first(
@@ -115,6 +160,40 @@ def test_what_a_function_made_is_labelled_once_the_most_special_first(
     assert found[linear.lora_a.data_ptr(), 4] == "lora"
     assert found[linear.weight.data_ptr(), DETAIL_1] == "weights"
     assert (linear.weight.data_ptr(), 4) not in found
+
+
+def test_weights_of_a_worker_with_several_models_are_told_apart(
+    told: list[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As verl's: the actor's model is in parts, as Megatron's pipelines have it, and there is no reference's engine."""
+    import torch
+
+    module = importlib.import_module(name)
+    hijack.apply(hooks(name, "Worker.load", TAGS, tag="models_by_role"))
+    tagged: dict[int, tuple[int, str]] = {}
+    monkeypatch.setattr(
+        hijack._native,
+        "label_addresses",
+        lambda addresses, level, label, _: tagged.update((address, (level, label)) for address in addresses),
+    )
+    parts = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)]
+    worker = module.Worker()
+    worker.actor = SimpleNamespace(engine=SimpleNamespace(module=parts))
+    worker.ref = SimpleNamespace(engine=None)
+    worker.load(None)
+    assert tagged == {one.data_ptr(): (DETAIL_2, "actor") for part in parts for one in part.parameters()}
+    worker.ref = SimpleNamespace(engine=SimpleNamespace(module=torch.nn.Linear(3, 3)))
+    worker.load(None)
+    assert tagged[worker.ref.engine.module.weight.data_ptr()] == (DETAIL_2, "ref")
+
+
+def test_a_function_may_be_a_range(told: list[Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(name)
+    begun: list[str] = []
+    monkeypatch.setattr("msmemscope._native.range_begun", lambda range_name: begun.append(range_name) or 1)
+    hijack.apply(hooks(name, "Worker.run", RANGES, tag="vllm.load_model"))
+    assert module.Worker().run(1) == 2
+    assert (begun, told) == (["vllm.load_model"], [])
 
 
 def test_a_dump_of_torchs_history_is_the_programs_and_a_snapshot_is_taken_beside_it(

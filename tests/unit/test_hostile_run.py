@@ -34,6 +34,7 @@ from msmemscope.tables.run_files import Anchor, inspect
 from msmemscope.vocabulary import EVENT_COLUMNS, Kind
 from msmemscope.wire.reports import JobReport
 
+GOOD_TIME_S = 60
 PRECIOUS = b"a file of somebody else\n" * 1000
 COMMANDS = (["summary"], ["analyze"])
 ALL_COMMANDS = (*COMMANDS, ["export", "--format", "csv"], ["export", "--format", "db"])
@@ -74,12 +75,12 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     def too_long(*_: object) -> None:
-        raise TimeoutError(f"still running after {seconds} s")
+        raise TimeoutError(f"still running after {GOOD_TIME_S} s")
 
     before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(seconds)
+    signal.alarm(GOOD_TIME_S)
     try:
         yield
     finally:
@@ -99,7 +100,7 @@ def try_commands(
         if words not in LOOKS and words is not ordered[-1]:
             place = run.with_name("copy")
             shutil.copytree(run, place, symlinks=True, copy_function=_copy)
-        with time_limit(60):
+        with time_limit():
             status = main([words[0], str(place), *words[1:]])
         said = capsys.readouterr()
         assert status in (0, 3), (what, words, status, said.err)
@@ -143,7 +144,7 @@ def one_of_each(names: Sequence[str]) -> list[str]:
     return list({re.sub(r"\d+", "N", name): name for name in reversed(names)}.values())[::-1]
 
 
-@pytest.mark.parametrize("which", ["finished", "torn"])
+@pytest.mark.parametrize("which", ["finished", pytest.param("torn", marks=pytest.mark.long)])
 def test_nothing_is_followed(
     which: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +182,7 @@ def test_nothing_is_followed(
             shutil.rmtree(run)
 
 
-@pytest.mark.parametrize("which", ["finished", "torn"])
+@pytest.mark.parametrize("which", ["finished", pytest.param("torn", marks=pytest.mark.long)])
 def test_content_that_lies(
     which: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +234,7 @@ def test_numbers_that_lie(finished: Path, tmp_path: Path, capsys: pytest.Capture
             changed = json.loads(json.dumps(document))
             _put(changed, place, value)
             (run / "run.json").write_text(json.dumps(changed))
-            with time_limit(60):
+            with time_limit():
                 status = main(command)
             said = capsys.readouterr().err
             assert status in (0, 3), (place, value, said)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from whole_file import read_rows
 
 import msmemscope
 from msmemscope.errors import InputError, UsageError
 from msmemscope.imports import attr_rewrite
 from msmemscope.imports.external_sort import Sorter
 from msmemscope.imports.job import Request, import_job
-from msmemscope.imports.upstream_files import read_rows
 from msmemscope.imports.writer import new_run
 
 NAMES = "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python)"
@@ -149,24 +149,39 @@ def test_in_place_a_link_stays_one_and_its_file_is_marked(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_in_place_rows_that_come_while_a_db_is_copied_are_not_lost(
+def test_rows_that_come_before_a_db_is_changed_refuse_it_and_later_ones_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     file = tmp_path / "memscope_dump_1.db"
     writer = db_file(file, LEFT)
     writer.execute(f"PRAGMA journal_mode={mode}")
     insert(writer, [epoch(6)])
-    copied = attr_rewrite._rewrite_db
+    change, mark = attr_rewrite._mark_db, attr_rewrite._mark_rows
+    waited: list[str] = []
 
-    def late(*arguments: Path | attr_rewrite.Marks) -> None:
-        copied(*arguments)  # type: ignore[arg-type]
+    def late(path: Path, marks: attr_rewrite.Marks) -> None:
         insert(writer, [epoch(7)])
+        change(path, marks)
 
-    monkeypatch.setattr(attr_rewrite, "_rewrite_db", late)
+    monkeypatch.setattr(attr_rewrite, "_mark_db", late)
     with pytest.raises(InputError, match="somebody wrote to it"):
         msmemscope.check_inefficient(str(file), in_place=True)
+    monkeypatch.setattr(attr_rewrite, "_mark_db", change)
+
+    def later(database: sqlite3.Connection, marks: attr_rewrite.Marks) -> None:
+        mark(database, marks)
+        writer.execute("PRAGMA busy_timeout=0")
+        try:
+            insert(writer, [epoch(8)])
+        except sqlite3.OperationalError as error:
+            waited.append(str(error))
+
+    monkeypatch.setattr(attr_rewrite, "_mark_rows", later)
+    msmemscope.check_inefficient(str(file), in_place=True)
+    insert(writer, [epoch(8)])
     writer.close()
-    assert count(file) == len(LEFT) + 2
+    assert waited == ["database is locked"]
+    assert count(file) == len(LEFT) + 3
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
@@ -186,7 +201,7 @@ os.kill(os.getpid(), 9)
     assert len(before) > 100_000  # without the journal it is what nobody committed
     checks: list[Callable[[], object]] = [
         lambda: msmemscope.check_leaks(str(file), "epoch", 0),
-        lambda: msmemscope.check_inefficient(str(file), in_place=True),
+        lambda: msmemscope.check_inefficient(str(file)),
         lambda: import_job(Request((file,), tmp_path / "run")),
     ]
     for check in checks:

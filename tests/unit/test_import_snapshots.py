@@ -24,7 +24,7 @@ from msmemscope.imports.torch_snapshot import read_snapshot
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.report.console import terminal_text
 from msmemscope.tables.run import Run
-from msmemscope.vocabulary import Flag, Kind, Pool
+from msmemscope.vocabulary import STREAM_SHIFT, Flag, Kind, Pool
 
 REAL = Path(os.environ.get("MSMEMSCOPE_SNAPSHOTS", Path(__file__).parents[3] / "shared" / "data" / "snapshots"))
 
@@ -47,6 +47,44 @@ def test_a_leak_of_one_rank_is_found_from_the_rhythm_alone(tmp_path: Path) -> No
     assert "train.py:58" in text
     assert "ranks 0-3 of 4" in text
     assert analysis.summary.last_step == 24
+
+
+def test_a_rank_that_uses_more_in_each_of_few_steps_is_a_candidate(tmp_path: Path) -> None:
+    """Files of ranks have names of their own, and the ranks are peers all the same."""
+    cards = []
+    for rank in range(4):
+        card = Allocator()
+        if rank == 1:
+            card.alloc(200 << 20, frames("save.py:88 gather", "train.py:3 main"))
+        for _ in range(7):
+            block = card.alloc(8 << 20, frames("train.py:5 main"))
+            card.alloc(0, frames("train.py:6 main"))
+            card.free(block)
+        cards.append(card)
+    analysis = imported(tmp_path, [card.snapshot() for card in cards])
+    (one,) = [one for one in analysis.summary.findings if not one.is_note]
+    assert (one.kind, one.ranks, one.bytes, one.line) == ("may_use_more", (1,), 200 << 20, 88)
+
+
+def test_what_ran_out_of_memory_is_told_with_what_was_free(tmp_path: Path) -> None:
+    card = training(steps=4)
+    held = card.alloc(64 << 20, frames("train.py:60 hoard", "train.py:3 main"))
+    asked = {
+        "action": "oom",
+        "device_free": 100 << 20,
+        "size": 512 << 20,
+        "stream": 0,
+        "frames": frames("model.py:7 forward"),
+    }
+    card.now += 1
+    card.trace.append(asked | {"time_us": card.now})
+    analysis = imported(tmp_path, [card.snapshot()])
+    (one,) = [one for one in analysis.summary.findings if one.kind == "out_of_memory"]
+    assert (one.bytes, one.line, one.evidence["device_free"]) == (512 << 20, 7, 100 << 20)
+    assert one.evidence["alive"][0]["bytes"] == card.live[held][0]
+    assert any("100 MiB free on the device" in line for line in one.details)
+    kinds = [kind for batch in analysis.run.events() for kind in batch["kind"].to_pylist()]
+    assert (kinds.count(Kind.OOM), kinds.count(Kind.SNAPSHOT)) == (1, 1)
 
 
 def test_clean_ranks_have_no_finding(tmp_path: Path) -> None:
@@ -80,6 +118,28 @@ def test_what_was_there_before_the_history_is_seeded(tmp_path: Path) -> None:
     assert process.columns["used"][pool][-1] == 1000
     assert shadows[:3].all()  # two blocks and their segment come first
     assert not shadows[3:].any()
+
+
+def test_blocks_say_their_streams_by_numbers_that_ranks_share(tmp_path: Path) -> None:
+    """The handles are of another process in each file. What was there before takes its stream from its segment."""
+    numbers = []
+    for side, comm in ((0x5581, 0x77AA), (0x9000, 0x1000)):
+        card = Allocator()
+        old = card.alloc(1000, frames("model.py:1 weight"), told=False)
+        blocks = [card.alloc(2048, frames("train.py:2 step")) for _ in range(3)]
+        snapshot = card.snapshot()
+        on = dict(zip(blocks, (0, side, comm), strict=True))
+        for entry in snapshot["device_traces"][card.device]:
+            entry["stream"] = on.get(entry["addr"], 0)
+        for segment in snapshot["segments"]:
+            segment["stream"] = comm
+        columns = events_of(read_snapshot(save(snapshot, tmp_path / f"{side}.pickle"))).columns
+        made = (columns["kind"] == Kind.MALLOC) & (columns["pool"] == Pool.CUDA)
+        told = dict(zip(columns["ptr"][made].tolist(), (columns["aux"][made] >> STREAM_SHIFT).tolist(), strict=True))
+        assert not columns["attr"][made].any()
+        assert not columns["aux"][~made].any()
+        numbers.append([told[block] - 1 for block in (*blocks, old)])
+    assert numbers == [[0, 1, 2, 2]] * 2
 
 
 def test_marks_of_a_profiler_tell_the_steps(tmp_path: Path) -> None:
@@ -160,10 +220,12 @@ def test_what_the_allocator_notes_beside_blocks_has_its_levels(tmp_path: Path) -
     assert "5.0 GiB asked for at train.py:99" in failure.sentence
     rows = [row for batch in analysis.run.events(kinds=[Kind.SNAPSHOT, Kind.MARK]) for row in batch.to_pylist()]
     assert [(row["used"], row["total"], analysis.run.string(row["name"])) for row in rows] == [
+        (held, reserved, "out of memory"),
         (held, reserved, "snapshot"),
         (-1, -1, "epoch 1"),
     ]
-    assert rows[0]["ptr"] > held  # the peak
+    assert (rows[0]["attr"], rows[1]["attr"]) == (1 << 20, 0)
+    assert rows[1]["ptr"] > held  # the peak
 
 
 def test_frames_of_cpp_are_the_native_stack(tmp_path: Path) -> None:

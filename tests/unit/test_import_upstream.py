@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from costs import MUCH, cost
+from whole_file import read_rows
 
 import msmemscope
 from msmemscope.cli.main import main
@@ -22,7 +24,6 @@ from msmemscope.imports.external_sort import Columns
 from msmemscope.imports.imported import Definitions, Named, Process
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.upstream_events import DumpEvents, read_dumps
-from msmemscope.imports.upstream_files import read_rows
 from msmemscope.report.analysed import Analysis, analyse
 from msmemscope.tables.run import Run
 from msmemscope.vocabulary import UNKNOWN, DeviceType, Flag, Kind, Pool
@@ -339,6 +340,7 @@ def test_rows_of_no_device_count_once_and_a_file_given_twice_is_refused(tmp_path
         ("5,MALLOC,PTA,N/A,1,7,7,0,here,,,", "Ptr is no address: 'here'"),
         ('5,MALLOC,PTA,N/A,1,7,7,0,0x1,"{size:big}",,', "size in Attr is no number, at Ptr: '0x1'"),
         ('5,MALLOC,PTA,N/A,1,7,7,0,0x1,"{size:-9223372036854775808}",,', "size in Attr is no number, at Ptr: '0x1'"),
+        ("5,MALLOC,PTA,N/A,1,7,main,0,0x1,,,", "Thread Id is no number: 'main'"),
         ("5,MALLOC,PTA,N/A,1,7,7,0,0x1,,,", "Attr has no size, at Ptr: '0x1'"),
         ('5,MALLOC,SWAP,N/A,1,7,7,0,0x1,"{size:1}",,', "Event Type is no pool"),
         ("5,DANCE,PTA,N/A,1,7,7,0,0x1,,,", "Event is not known, of Event Type: 'PTA'"),
@@ -353,6 +355,57 @@ def test_a_row_that_cannot_be_used_is_left_out_and_told_with_its_place(tmp_path:
     assert read.left_out == 1
     assert read.first_left_out.startswith("row 3 (line 7): " + why)  # two rows before it have call stacks
     assert "1 rows of memscope_dump_1.csv, the first: row 3" in processes_of([path])[0].process.doubts["rows"]
+
+
+@pytest.mark.parametrize("rows_behind", [0, 3, 40_000])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        '"{allocation_id:1,size:1},"a(1): f\nb(2): g","x.so(f)\ny.so(g)"',
+        '"{allocation_id:1,size:1}","a(1): f\nb(2): g,"x.so(f)\ny.so(g)"',
+        '"{allocation_id:1,size:1}","a(1): f\nb(2): g","x.so(f)\ny.so(g)',
+        '"{allocation_id:1,size:1,,',
+        '"{allocation_id:1,size:1}","a(1): f\nb(2): g,',
+    ],
+)
+def test_a_quote_that_is_not_closed_costs_its_own_row_alone(tmp_path: Path, cells: str, rows_behind: int) -> None:
+    """It would end with a quote of a later row, whose cells would be this one's."""
+    dump = leaky(steps=9)
+    dump.lines.insert(5, f"9999,MALLOC,PTA,N/A,1,7,7,0,0x1,{cells}")
+    dump.lines += leaky(steps=max(rows_behind // 4, 1)).lines[:rows_behind]
+    path = dump.save(tmp_path / "memscope_dump_1.csv")
+    read = read_rows(path)
+    line = 2 + sum(row.count("\n") + 1 for row in dump.lines[:5])
+    assert (read.left_out, read.first_left_out[: len(f"row 6 (line {line}): ")]) == (1, f"row 6 (line {line}): ")
+    del dump.lines[5]
+    whole = read_rows(dump.save(tmp_path / "memscope_dump_2.csv"))
+    assert {name: column.tolist() for name, column in read.columns.items() if name not in ("attr_at",)} == {
+        name: column.tolist() for name, column in whole.columns.items() if name not in ("attr_at",)
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "others"),
+    [
+        # All that follows looked through for each cell: 38 s, and 58 s.
+        (["1,MALLOC" + ',"a"' * 400_000], ["1,MALLOC" + ",aaa" * 400_000]),
+        (
+            ['1,MALLOC,PTA,N/A,1,7,7,0,0x1,"{allocation_id:1,size:1},,'] * 400_000,
+            ["1,MALLOC,PTA,N/A,1,7,7,0,0x1,{allocation_id:1},,"] * 400_000,
+        ),
+    ],
+    ids=["quoted cells", "open quotes"],
+)
+def test_damaged_rows_cost_no_more_than_others(tmp_path: Path, rows: list[str], others: list[str]) -> None:
+    paths = []
+    for name, more in (("damaged", rows), ("others", others)):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "memscope_dump_1.csv")
+        whole = leaky(steps=3)
+        whole.lines += more
+        whole.save(paths[-1])
+    assert read_rows(paths[0]).left_out == len(rows)
+    assert cost(lambda: read_rows(paths[0])) < MUCH * cost(lambda: read_rows(paths[1]))
 
 
 def test_files_of_others_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -323,6 +323,104 @@ def test_blocks_that_were_there_when_events_went_missing_are_not_judged(kind: Ki
     assert rows_of(whole)["early_allocation", 1][2] == 1000
 
 
+def test_a_block_whose_end_nobody_saw_is_judged_no_more() -> None:
+    """Its address is given out again; it is no part of a later peak."""
+    lost = [*op(malloc(1, 1000, 1), access(1, 1000, write=True)), malloc(1, 1000, 1), malloc(2, 5000, 2)]
+    floors = fed(lost).tables().floors
+    assert floors["peak_bytes"].tolist() == [6000]
+    assert floors["undecided_bytes"].tolist() == [1000]  # of the block that is there now; the other is being made
+
+
+def on(stream: int, event: Event) -> Event:
+    return replace(event, stream=stream)
+
+
+def test_blocks_from_before_streams_were_told_are_part_of_the_first_streams_peak() -> None:
+    """What is allocated before the observer of operators is there: weights. They make no peak of their own, against
+    which a small block would be large."""
+    weights = [malloc(1, 8000, 1), malloc(2, 2000, 2), free(2, 2000)]
+    step = [on(1, malloc(3, 1000, 3)), *op(on(1, access(1, 8000))), on(2, malloc(4, 500, 4))]
+    floors = fed([*weights, *step]).tables().floors
+    places = zip(floors["stream"].tolist(), floors["peak_bytes"].tolist(), floors["undecided_bytes"].tolist(),
+                 strict=True)  # fmt: skip
+    assert list(places) == [(1, 10000, 10000), (2, 500, 0)]
+    grown = fed([*weights, *step, on(1, malloc(5, 3000, 5))]).tables().floors
+    assert grown["peak_bytes"].tolist() == [12000, 500]
+    assert grown["undecided_bytes"].tolist() == [9000, 0]  # the weights, and what is older than the first operator
+
+
+def test_a_pool_of_one_stream_has_the_peak_of_before_operators_were_told() -> None:
+    """As long as nothing is judged only the pool's own levels are kept."""
+    before = [on(1, malloc(1, 5000, 1)), on(1, malloc(2, 1000, 2)), free(1, 5000)]
+    only = fed([*before, *op()]).tables().floors
+    assert (only["stream"].tolist(), only["peak_bytes"].tolist(), only["undecided_bytes"].tolist()) == (
+        [1],
+        [6000],
+        [6000],
+    )
+    low = fed([*before, *op(on(1, malloc(3, 4000, 3)))]).tables().floors
+    assert (low["peak_bytes"].tolist(), low["undecided_bytes"].tolist()) == ([6000], [6000])
+    high = fed([*before, *op(on(1, malloc(3, 9000, 3)))]).tables().floors
+    assert (high["peak_bytes"].tolist(), high["undecided_bytes"].tolist()) == ([10000], [1000])
+
+
+def test_streams_beyond_those_that_are_judged_are_counted() -> None:
+    some = [on(n, malloc(n, 1000, 1)) for n in range(1, 260)]
+    silent = fed(some)
+    assert not len(silent.tables().anomalies["kind"])  # nobody looks for inefficient blocks
+    fold = fed([*op(), *some, *op(on(1, access(259, 1000)))])
+    tables = fold.tables()
+    counts = dict(zip(tables.anomalies["kind"], tables.anomalies["count"].tolist(), strict=True))
+    assert counts["left_out_stream"] == 259 - 256
+    assert len(tables.floors["stream"]) == 256
+    assert set(tables.floors["stream"].tolist()) == set(range(1, 257))
+
+
+def test_the_streams_of_several_cards_share_the_clocks() -> None:
+    """Of a card whose streams come last further ones have a peak, of which nothing is known."""
+
+    def used_on(card: Pool, stream: int, block: int) -> list[Event]:
+        touched = (malloc(block, 1000, 1), access(block, 1000, write=True))
+        return op(*(replace(on(stream, one), pool=card) for one in touched))
+
+    cards = [(Pool.PTA, 0), (Pool.CUDA, 1000)]
+    fold = fed([one for card, blocks in cards for n in range(1, 201) for one in used_on(card, n, blocks + n)])
+    tables = fold.tables()
+    counts = dict(zip(tables.anomalies["kind"], tables.anomalies["count"].tolist(), strict=True))
+    assert counts["left_out_stream"] == 400 - 256
+    floors = tables.floors
+    names = ("device_type", "stream", "peak_bytes", "undecided_bytes", "floor_bytes")
+    found = {(row[0], row[1]): row[2:] for row in zip(*(floors[name].tolist() for name in names), strict=True)}
+    is_judged = {
+        (DEVICE_TYPES.get(card, DeviceType.NPU), n): blocks + n <= 200 or n <= 56
+        for card, blocks in cards
+        for n in range(1, 201)
+    }
+    assert found == {key: (1000, 0, 1000) if judged else (1000, 1000, 0) for key, judged in is_judged.items()}
+
+
+def test_sizes_that_come_no_more_make_room_for_others() -> None:
+    """More sizes than are known at once, over two streams; one that goes on is told all the time."""
+    events = []
+    number = 2
+    for size in range(1, 10_000):
+        number += 1
+        events += op(on(1 + size % 2, malloc(number, 512 * size, 1)))
+        if size % 1000 == 0:
+            mine, other = number + 1, number + 2
+            number += 2
+            events += [
+                *op(on(1, malloc(mine, 700, 2)), on(1, access(mine, 700, write=True))),
+                *op(on(1, access(mine, 700))),
+            ]
+            events += [
+                *op(on(1, malloc(other, 700, 3)), on(1, access(other, 700, write=True))),
+                *op(on(1, access(other, 700))),
+            ]
+            events += [free(mine, 700), free(other, 700)]
+    assert rows_of(fed(events))["redundant_allocation", 3][0] == 9
+
+
 def test_without_operators_nothing_is_said() -> None:
     fold = fed([malloc(1, 1000, 1), malloc(2, 1000, 2), free(1, 1000)])
     assert not len(fold.tables().floors["pool"])

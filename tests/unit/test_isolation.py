@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.isolated import USER_PATH_VARIABLE, environment_of_service, isolated_command
-
-LIMIT_S = 120.0
 
 
 @pytest.fixture

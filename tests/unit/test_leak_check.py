@@ -70,7 +70,9 @@ def test_a_db_and_the_class_say_the_same(tmp_path: Path) -> None:
 def test_too_few_marks_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = marked(tmp_path)
     assert msmemscope.check_leaks(str(path), "epo", 0) == []
-    assert "ERROR: device 0 has 0 marks" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "ERROR: device 0 has 0 marks" in printed
+    assert "INFO: marks there are: 'epoch' (4 times)" in printed
     assert msmemscope.check_leaks(str(path), "epoch", 2) == []
     assert "INFO: device 0 has 4 marks; from 2 on there are no 3" in capsys.readouterr().out
     with pytest.raises(ValueError, match="pools takes"):
@@ -131,7 +133,11 @@ def test_a_card_goes_by_marks_of_threads_that_use_it(tmp_path: Path, capsys: pyt
     (left,) = msmemscope.check_leaks(str(run), "other", 1, pools=("PTA",))
     assert (left.rank, left.device, left.address, left.bytes, left.line) == (1, "1", 128, 256, "train.py:58")
     assert msmemscope.check_leaks(str(run), "epoch", 0, pools=("PTA",)) == []  # rank 1 marked another card
-    assert "ERROR: device 1 of rank 1 has 0 marks" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "ERROR: device 1 of rank 1 has 0 marks" in printed
+    assert "marks there are" not in printed  # there are such, of other cards
+    assert msmemscope.check_leaks(str(run), "epo", 0, pools=("PTA",)) == []
+    assert "INFO: marks there are: 'epoch' (12 times), 'other' (12 times)" in capsys.readouterr().out
     assert msmemscope.check_leaks(str(run), "other", 2, pools=("PTA",)) == []
     assert "INFO: device 1 of rank 1 has 4 marks; from 2 on there are no 3" in capsys.readouterr().out
 

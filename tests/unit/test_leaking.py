@@ -21,7 +21,7 @@ HOARD = {((iteration + 1) << 24) + 0x200000 for iteration in range(24)}  # of li
 def told(directory: Path) -> dict[int, list[set[int]]]:
     """By ring the addresses of each call stack."""
     return {
-        int(path.name.removeprefix(LEAKING), 16): [set(one) for one in json.loads(path.read_text()).values()]
+        int(path.name.removeprefix(LEAKING), 16): [set(one) for one in json.loads(path.read_text())["blocks"].values()]
         for path in directory.glob(f"{LEAKING}*")
     }
 
@@ -48,6 +48,13 @@ def test_a_process_in_which_nothing_leaks_is_told_so_and_one_that_was_not_judged
     assert told(tmp_path) == {}
     LeakingFiles(tmp_path).write(analyse(leaky_job(leaking=False)))
     assert told(tmp_path) == {1: [], 2: [], 3: [], 4: []}
+
+
+def test_a_process_is_told_how_many_of_its_steps_were_judged(tmp_path: Path) -> None:
+    LeakingFiles(tmp_path).write(analyse(leaky_job(steps=39)))
+    judged = {json.loads(path.read_text())["judged"] for path in tmp_path.glob(f"{LEAKING}*")}
+    assert len(judged) == 1
+    assert 32 <= judged.pop() <= 38
 
 
 def test_a_session_directory_that_is_gone_is_no_fault_of_the_verdict(tmp_path: Path) -> None:

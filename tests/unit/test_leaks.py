@@ -37,8 +37,9 @@ from msmemscope.analysis.findings import (
     fold_ranks,
     ranks_text,
 )
-from msmemscope.analysis.leak_words import worded
+from msmemscope.analysis.leak_words import _lies_in_a_container, worded
 from msmemscope.analysis.leaks import LeakOptions, find_leaks
+from msmemscope.analysis.source_text import Sources
 from msmemscope.analysis.verdict.sites import SiteJudge
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -666,6 +667,22 @@ def test_ranks_on_one_host_share_its_memory():
     assert found.evidence["full_on"] == "host node0"
 
 
+@pytest.mark.parametrize(
+    ("told", "step"),
+    [
+        (f"{200 * MIB} {100 * MIB} 20", 20 + 100),
+        *((text, None) for text in ("", "1", "a b c", "-1 0 3", f"{1 << 63} 1 2", "5 4 3 2", f"9 1 {1 << 31}")),
+    ],
+)
+def test_a_limit_of_the_address_space_is_foreseen_from_when_it_was_told_and_what_no_process_tells_is_nothing(
+    told: str, step: int | None
+) -> None:
+    job = Job()
+    train_on(job, [job.process(0, address_space=told)], growing_list)
+    (found,) = leaks(job)
+    assert found.evidence.get("full_at_step") == step
+
+
 # --- one mistake ----------------------------------------------------------------------------------------------------
 
 
@@ -688,6 +705,19 @@ def test_the_locals_of_a_call_whose_exception_is_kept_are_one_finding():
     assert [part["line"] for part in found.evidence["absorbed"]] == [14]
     assert "one call of train_one()" in found.advice
     assert "traceback" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "is_container"),
+    [
+        ("list `feats` (24 items), a global of train.py", True),
+        ("deque `frames` (24 of at most 100 items), an attribute of Generator", True),  # the program's own words
+        ("list `feats` (24 items) in a frame, a local of main() at train.py:9", False),
+        ("list `feats` (24 items) in an exception's traceback, a local of main() at train.py:9", False),
+    ],
+)
+def test_a_container_is_told_from_the_frame_of_a_call_whatever_it_is_called(text: str, is_container: bool) -> None:
+    assert _lies_in_a_container([{"items": 24, "text": text}]) is is_container
 
 
 def test_the_call_that_failed_may_be_the_one_that_makes_the_step():
@@ -792,6 +822,7 @@ def test_growth_by_replacement_is_named_with_its_line():
     assert one.sentence == (
         "Ranks 0-1: 256 KiB more per step each is held from train.py:50; larger blocks replace smaller ones."
     )
+    assert "takes the place of the one before" in one.advice
 
 
 def test_what_has_levelled_off_says_since_when():
@@ -1011,12 +1042,12 @@ def test_sentence_quotes_the_line_while_it_can_be_read(tmp_path):
     source = tmp_path / "train.py"
     source.write_text("import torch\n    losses.append(`loss`)  # \x1b[31mkept\n")
     (found,) = leaks(train(Job(), 4, graph=True))
-    found = worded(replace(found, file=str(source), line=2))
+    found = worded(replace(found, file=str(source), line=2), Sources())
     assert found.sentence == (
         "Ranks 0-3: 4.1 MiB per step each is kept from train.py:2 `losses.append('loss') # [31mkept`; "
         "97.6 MiB after 24 steps (391 MiB on 4 ranks); 92 % sure: no block of it was ever freed, and a container of "
         "more than 21 blocks looks the same."
     )
-    assert "train.py:9;" in worded(replace(found, line=9)).sentence
-    assert "gone.py:2;" in worded(replace(found, file=str(tmp_path / "gone.py"))).sentence
-    assert "train.py:0;" in worded(replace(found, file=str(source), line=0)).sentence
+    assert "train.py:9;" in worded(replace(found, line=9), Sources()).sentence
+    assert "gone.py:2;" in worded(replace(found, file=str(tmp_path / "gone.py")), Sources()).sentence
+    assert "train.py:0;" in worded(replace(found, file=str(source), line=0), Sources()).sentence

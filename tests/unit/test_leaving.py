@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import LIMIT_S
+
 from msmemscope.collect.session import Session
 from msmemscope.options.settings import Config
 
-LIMIT_S = 120
 WAITING = """
 import os, sys
 from msmemscope.collect.rank import leaving

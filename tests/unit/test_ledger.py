@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_run import SECOND, FakeRun, frame, process
 
 from msmemscope.analysis.analyzer import Tables, tables_of
 from msmemscope.analysis.blocks import fold
+from msmemscope.analysis.card_ledger import PoolLevel
 from msmemscope.analysis.findings import Finding
+from msmemscope.analysis.host_ledger import host_ledger
 from msmemscope.analysis.ledger import DOES_NOT_ADD_UP, KIND, UNEXPLAINED, LedgerOptions, find_ledgers, judge
 from msmemscope.analysis.ledger_entries import Entry, Ledger, LedgerError, Mismatch, require_sums, wrong_sums
 from msmemscope.analysis.usage import UsageIndex
-from msmemscope.folds.host_use import host_series
+from msmemscope.folds.host_use import UNKNOWN, HostSeries, host_series
 from msmemscope.vocabulary import DeviceType, Kind, Pool
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -56,7 +59,7 @@ def job(ranks: int = 1, *, others: int = 4 * GIB, hidden: int = 300 * MIB, says_
         own = 200 * MIB + (MIB + 4096) + 10 * MIB + 64 * MIB + 60 * MIB + hidden
         held = own if says_process else None
         used = own + others
-        run.sample(SECOND + 20, f"npu:{rank}", ring=rank + 1, used=used, total=64 * GIB, process_used=held)
+        run.sample(2 * SECOND + 20, f"npu:{rank}", ring=rank + 1, used=used, total=64 * GIB, process_used=held)
         run.sample(
             SECOND + 20,
             "cpu",
@@ -150,6 +153,19 @@ def test_a_residual_is_told_when_it_is_large_and_may_be_negative() -> None:
     assert "more was recorded than the driver says" in found.sentence
 
 
+def test_what_came_since_the_sample_is_in_the_residual_and_no_finding() -> None:
+    """The sample is of the iteration in which everything was allocated: it may have come before any of it."""
+    run = job(hidden=-100 * MIB)
+    for one in run.samples:
+        one["ts"] = SECOND + 20
+    (note,) = told(run, residual_share=0.001)
+    assert note.kind == KIND
+    (residual,) = [line for line in note.details if "residual" in line]
+    assert residual.endswith("residual: 0 B to 335 MiB came since the card was sampled")
+    (one,) = [one for one in find_ledgers(tables(run)) if one.device == "npu:0"]
+    assert (one.since.least, one.since.most) == (0, 335 * MIB)
+
+
 @pytest.mark.parametrize("has_driver", [True, False])
 def test_a_residual_is_told_only_where_the_drivers_blocks_were_recorded(has_driver: bool) -> None:
     """Of a GPU whose driver nobody saw asked, most of the process is always unexplained."""
@@ -233,3 +249,38 @@ def test_a_process_without_steps_has_its_ledger_now() -> None:
         40 * MIB,
         60 * MIB,
     )
+
+
+@pytest.mark.parametrize(
+    ("shared", "mapped", "rss", "rest", "remark"),
+    [
+        (10, 20, 100, 35, ""),
+        (10, 20, 65, None, ""),
+        (10, 20, 64, -1, "tensors that were never touched are not resident"),
+        (UNKNOWN, 20, 100, 45, "with shared memory, of which the kernel does not tell"),
+        (10, UNKNOWN, 100, 55, "with mapped files, of which the kernel does not tell"),
+        (UNKNOWN, UNKNOWN, 100, 65, "with shared memory and mapped files, of which the kernel does not tell"),
+    ],
+)
+def test_host_memory_that_nothing_explains_says_what_may_be_in_it(
+    shared: int, mapped: int, rss: int, rest: int | None, remark: str
+) -> None:
+    pools = {Pool.HOST: PoolLevel(Pool.HOST, 30, -1), Pool.HAL: PoolLevel(Pool.HAL, 5, -1)}
+    # A look before the step's end counts, one behind it does not.
+    samples = HostSeries(*(np.array([1, value, 3], np.int64) for value in (50, rss, shared, mapped)))
+    samples = replace(samples, ts=np.array([10, 50, 60], np.int64))
+    made = host_ledger(0, 3, 59, pools, samples, 1000)
+    found = {one.path[1:]: (one.bytes, one.remark) for one in made.entries}
+    assert found[()] == (rss, "")
+    assert found["tensors",] == (30, "")
+    assert found["pinned",] == (5, "")
+    assert [found.get((name,), (0,))[0] for name in ("shared memory", "mapped files")] == [
+        None if size == UNKNOWN else size for size in (shared, mapped)
+    ]
+    assert found.get(("residual",)) == (None if rest is None else (rest, remark))
+
+
+def test_host_memory_of_which_nobody_took_a_look_is_unknown() -> None:
+    pools = {Pool.HOST: PoolLevel(Pool.HOST, 30, -1)}
+    made = host_ledger(0, 3, 59, pools, None, None)
+    assert [(one.path, one.bytes) for one in made.entries] == [(("host",), None), (("host", "tensors"), 30)]

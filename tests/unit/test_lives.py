@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.collect.agent.lives import SEPARATOR, Life, Lives
-
-LIMIT_S = 60
 
 
 @pytest.fixture

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import os
+import random
 import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from watched import SmallDisk
 
 from msmemscope.cli.main import main
 from msmemscope.errors import InputError, MemscopeError, UsageError
 from msmemscope.export.per_device import write_dumps
+from msmemscope.imports import external_sort, memory_compare, upstream_files
 from msmemscope.imports.job import Request, import_job
 from msmemscope.imports.memory_compare import Compared, compare_files
 from msmemscope.selftest.loops import place, train
@@ -175,6 +179,16 @@ def test_operators_and_kernels_as_the_level_says(tmp_path: Path) -> None:
         compare_files(path, path, [])
 
 
+def test_a_kernel_that_is_called_as_an_operator_goes_with_it_and_the_other_side_says_what_it_is(tmp_path: Path) -> None:
+    a, b = Dump(), Dump()
+    a.launch("mm")
+    b.add("OP_LAUNCH", "ATEN_END", "mm")
+    found = compare_files(
+        a.save(tmp_path / "memscope_dump_1.csv"), b.save(tmp_path / "memscope_dump_2.csv"), ["op", "kernel"]
+    )
+    assert [(row.event, row.base, row.compare) for row in found.rows] == [("OP_LAUNCH", 0, 0)]
+
+
 def test_devices_are_matched_and_one_that_is_alone_is_said(tmp_path: Path) -> None:
     a, b = Dump(), Dump()
     for device in ("0", "3", "cpu", "N/A"):
@@ -246,6 +260,26 @@ def test_what_cannot_be_compared_is_one_error(tmp_path: Path, make: Callable[[Pa
             compare_files(*pair, ["kernel"])
 
 
+def test_where_launches_find_no_room_to_wait_is_said_and_what_to_do_only_where_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = dump(["mm"], [KIB]).save(tmp_path / "memscope_dump_1.csv")
+    command = ["--compare", f"--input-path={path},{path}", "--level", "kernel", "-o", str(tmp_path / "out")]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    assert main(command) == 4
+    said = capsys.readouterr().err
+    assert "No such file or directory" in said
+    assert "TMPDIR" not in said
+    disk = SmallDisk(tmp_path, 1)
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
+        disk.fill()
+        assert main(command) == 4
+        assert "set TMPDIR to a directory with room" in capsys.readouterr().err
+    finally:
+        disk.close()
+
+
 def test_a_row_that_cannot_be_used_costs_itself_alone_and_is_said(tmp_path: Path) -> None:
     made = dump(["mm", "relu"], [KIB, KIB])
     made.lines[2] = made.lines[2].replace(f"{START + 2000}", "noon")
@@ -263,6 +297,63 @@ def test_two_files_with_the_same_rows_are_refused(tmp_path: Path) -> None:
     made.save_db(place / "memscope_dump_2.db")
     with pytest.raises(InputError, match="rows of one ID"):
         compare_files(place, place, ["kernel"])
+
+
+def test_two_recordings_of_one_process_id_in_one_directory_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "msmemscope_7_20260101000000_ascend"
+    for number in (1, 2):
+        made = dump(["mm", "relu"], [KIB, KIB])
+        made.lines = [line.replace(str(START)[:8], str(START + number * 10**14)[:8]) for line in made.lines]
+        made.save(place / f"memscope_dump_{number}.csv")
+    with pytest.raises(InputError, match="rows of one ID on device 0"):
+        compare_files(place, place, ["kernel"])
+
+
+def test_ids_that_do_not_ascend_with_time_are_taken(tmp_path: Path) -> None:
+    made = dump(["mm", "relu", "mm"], [KIB, 2 * KIB, KIB])
+    plain = made.save(tmp_path / "memscope_dump_1.csv")
+    made.lines = [",".join([str(90 - at), line.split(",", 1)[1]]) for at, line in enumerate(made.lines)]
+    assert compare_files(made.save(tmp_path / "memscope_dump_2.csv"), plain, ["kernel"]).rows == (
+        compare_files(plain, plain, ["kernel"]).rows
+    )
+
+
+def test_figures_are_the_same_however_the_rows_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_sort, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(external_sort, "CHUNK_ROWS", 32)
+    monkeypatch.setattr(memory_compare, "_PIECE_ROWS", 5)
+    monkeypatch.setattr(upstream_files, "PIECE_ROWS", 11)
+    chance = random.Random(4)
+    made = Dump()
+    actions: list[tuple[str, int]] = []
+    for _ in range(400):
+        # Many launches in a row, which wait for the next row of the pool over several pieces; at the end none comes.
+        launches = chance.choice([0, 1, 2, 40])
+        actions += [(f"op{chance.randrange(3)}", 0)] * launches
+        actions += [("", chance.choice([-1, 1]) * chance.randrange(1, 5) * KIB)] * chance.randrange(3)
+    for at, (name, size) in enumerate([*actions, ("last", 0)]):
+        if name:
+            made.launch(name)
+        elif size > 0:
+            made.alloc(0x1000 * (at + 1), size)
+        else:
+            made.free(0x1000 * (at + 1), -size)
+    expected, since, told_next = [], 0, 0
+    for name, size in reversed(actions):
+        told_next = told_next if name else abs(size)
+        expected.append(told_next)
+    figures = [told for told, (name, _) in zip(reversed(expected), actions, strict=True) if name]
+    nets = []
+    for name, size in actions:
+        since += size
+        if name:
+            nets.append(since)
+            since = 0
+    path = made.save(tmp_path / "memscope_dump_1.csv")
+    found = compare_files(path, path, ["kernel"]).rows
+    assert [(row.base, row.compare) for row in found] == [(one, one) for one in (*figures, 0)]
+    assert [row.base_net for row in found][:-1] == nets
+    assert [row.name for row in found] == [*(name for name, _ in actions if name), "last"]
 
 
 def test_of_mindspore_kernels_alone_are_compared(tmp_path: Path) -> None:

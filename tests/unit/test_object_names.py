@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
-LIMIT_S = 60.0
 NAMES = """
 import struct, sys
 from msmemscope._native import ObjectNames

@@ -19,7 +19,7 @@ from upstream_rules import rows_of as rows_by_rule
 import msmemscope
 from msmemscope.errors import InputError
 from msmemscope.imports import attr_rewrite, external_sort, inefficient_check, same_rows, upstream_files
-from msmemscope.imports.same_rows import KEPT, Sketch
+from msmemscope.imports.same_rows import KEPT, Sketch, Sketches
 from msmemscope.vocabulary import DeviceType
 
 PROJECT = "msmemscope_{pid}_20260101120000_ascend"
@@ -79,7 +79,7 @@ def test_what_is_left_in_a_directory_is_told_by_rank_process_and_device(
     assert left[1].file == f"rank1/{PROJECT.format(pid=71)}/device_1/dump/memscope_dump_20260101120000.csv"
     assert left[1].id == 101
     out = capsys.readouterr().out
-    assert "Device 1 of rank 1: 1 blocks of 0.069336 MB are left" in out
+    assert "Device 1 of rank 1: 1 block of 0.069336 MB is left" in out
     assert "Device 1 of rank 0: nothing of HAL is left" in out
     assert out.endswith("5 files checked\n")
     for one in left:  # as of each file alone
@@ -249,7 +249,7 @@ def test_marks_of_no_device_are_those_of_the_host(tmp_path: Path, capsys: pytest
     path = dump.save(tmp_path / "memscope_dump_1.csv")
     (left,) = msmemscope.check_leaks(str(path), "epoch", 0, pools=("HOST",))
     assert (left.device, left.pool, left.bytes) == ("cpu", "HOST", 7 << 10)
-    assert "Device cpu: 1 blocks" in capsys.readouterr().out
+    assert "Device cpu: 1 block " in capsys.readouterr().out
     assert msmemscope.check_leaks(str(path), "epoc", 0, pools=("HOST",)) == []
     assert "INFO: it has no rows of a card, and no marks of that name\n" in capsys.readouterr().out
 
@@ -332,17 +332,39 @@ def test_files_with_the_same_rows_are_known_however_they_are_cut(monkeypatch: py
         for piece in pieces(some, pid, size):
             sketches[-1].add(piece)
     (whole, again, half, other) = sketches
-    found = whole.common(again)
+    found = common(whole, again)
     assert found is not None
-    assert found[0] == 7
-    assert found[1] in ids
-    assert whole.common(half) is not None
-    assert whole.common(other) is None
+    assert found[:2] == (0, 7)
+    assert found[2] in ids
+    assert common(whole, half) is not None
+    assert common(whole, other) is None
     rest = Sketch()
     for piece in pieces(ids[25_000:], 7, 1000):
         rest.add(piece)
-    assert half.common(rest) is None
+    assert common(half, rest) is None
     none = Sketch()
     none.add({"id": ids, "pid": np.full(50_000, 7), "device_type": np.full(50_000, DeviceType.NONE)})
-    assert none.common(whole) is None
+    assert common(none, whole) is None
     assert KEPT == 1024
+
+
+def common(known: Sketch, other: Sketch) -> tuple[int, int, int] | None:
+    sketches = Sketches()
+    sketches.add(known)
+    return sketches.common(other)
+
+
+def test_of_many_files_the_first_with_a_row_of_another_is_known() -> None:
+    chance = np.random.default_rng(2)
+    sketches, seen = Sketches(), list[Sketch]()
+    for number in range(300):
+        sketch = Sketch()
+        for pid in chance.choice([7, 8, 9], 2, replace=False).tolist():
+            start = 40 * number if chance.random() < 0.9 else int(chance.integers(0, 40 * number + 1))
+            for piece in pieces(np.arange(start, start + 30), pid, 30):
+                sketch.add(piece)
+        pairs = [(at, *found[1:]) for at, one in enumerate(seen) if (found := common(one, sketch)) is not None]
+        assert sketches.common(sketch) == (min(pairs) if pairs else None), number
+        sketches.add(sketch)
+        seen.append(sketch)
+    assert any(common(one, sketch) for one in seen for sketch in seen if one is not sketch)

@@ -13,6 +13,7 @@ from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.blocks import event_columns, track
 from msmemscope.analysis.findings import LEAK, OUT_OF_MEMORY, Finding
 from msmemscope.analysis.live_lines import BEFORE, place_of
+from msmemscope.analysis.source_text import Sources
 from msmemscope.folds import incidents
 from msmemscope.folds.incidents import Incident
 from msmemscope.folds.ring_fold import COLUMNS
@@ -399,9 +400,9 @@ def test_a_rank_that_the_kernel_killed_takes_the_others_along() -> None:
 
 def test_a_line_without_a_file_goes_by_what_else_is_known() -> None:
     row = {"file": "", "line": 0, "function": "", "native": False, "owner": ""}
-    assert place_of(row | {"function": "hcclAllReduce", "owner": "CANN@HCCL"}) == "hcclAllReduce"
-    assert place_of(row | {"owner": "CANN@HCCL"}) == "CANN@HCCL"
-    assert place_of(row) == "an unknown line"
+    assert place_of(row | {"function": "hcclAllReduce", "owner": "CANN@HCCL"}, Sources()) == "hcclAllReduce"
+    assert place_of(row | {"owner": "CANN@HCCL"}, Sources()) == "CANN@HCCL"
+    assert place_of(row, Sources()) == "an unknown line"
 
 
 def test_a_limit_of_the_address_space_is_the_cause() -> None:

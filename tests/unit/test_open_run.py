@@ -14,6 +14,7 @@ import pytest
 
 import msmemscope
 from msmemscope.errors import RunError, UsageError
+from msmemscope.query import sql
 from msmemscope.query.opened import OpenedRun, _where
 from msmemscope.report.outputs import write_outputs
 from msmemscope.selftest.loops import place, train
@@ -74,6 +75,13 @@ def test_findings_of_all_analyses_and_of_a_rank(run: OpenedRun) -> None:
     assert set(run.findings(rank=0)["kind"].to_pylist()) == kinds - {"leak"} - set(run.peers()["kind"].to_pylist())
     with pytest.raises(UsageError, match="unknown analysis 'nonsense'"):
         run.findings("nonsense")
+
+
+def test_an_analysis_that_the_run_was_not_recorded_with_is_asked_anew(run: OpenedRun) -> None:
+    """No rows would say that it found nothing."""
+    assert "peak" not in run.findings()["analysis"].to_pylist()
+    assert set(run.findings("peak")["kind"].to_pylist()) == {"peak"}
+    assert run.findings("peak", rank=1).num_rows
 
 
 def test_files_and_the_run_itself_say_the_same(runs: dict[str, Path]) -> None:
@@ -197,6 +205,11 @@ def test_blocks_are_filtered_and_read_by_people(whole: OpenedRun) -> None:
     }
     (named,) = whole.blocks(rank=0, owner="PTA@rollout", step=7).read_all().to_pylist()
     assert (named["size"], named["malloc_step"], named["op"]) == (3 * MIB, 7, "aten::mm")
+    for owner in ("HOST", "HOST@unattributed"):  # as in the tree: the column has no pool there
+        assert whole.blocks(rank=0, owner=owner).read_all()["size"].to_pylist() == [2 * MIB]
+    sizes = {owner: whole.blocks(owner=owner).read_all().num_rows for owner in ("PTA", "PTA@unattributed", "HOST@foo")}
+    assert sizes["PTA"] == whole.blocks(pool="PTA").read_all().num_rows
+    assert sizes["PTA"] > sizes["PTA@unattributed"] > 0 == sizes["HOST@foo"]
     host = whole.blocks(rank=0, device="cpu").read_all()
     assert host["size"].to_pylist() == [2 * MIB]
     assert whole.blocks(device="npu:1").read_all().num_rows == whole.blocks(rank=1, device="npu").read_all().num_rows
@@ -345,6 +358,18 @@ def test_a_query_reaches_nothing_but_the_run(whole: OpenedRun, tmp_path: Path, q
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "secret.csv"]
 
 
+def test_a_query_that_needs_more_memory_than_it_may_take_lies_on_disk(
+    whole: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("duckdb")
+    assert whole.sql("SELECT current_setting('memory_limit') AS m").to_pylist() == [{"m": "1.0 GiB"}]
+    monkeypatch.setattr(sql, "_MEMORY", "48MiB")
+    # Sixteen bytes for each of four million rows, all of which must be sorted before the first is known.
+    sorted_rows = "SELECT i, row_number() OVER (ORDER BY hash(i)) AS n FROM range(4000000) t(i)"
+    found = whole.sql(f"SELECT sum(i) AS i, max(n) AS n FROM ({sorted_rows})").to_pylist()
+    assert found == [{"i": 4_000_000 * 3_999_999 // 2, "n": 4_000_000}]
+
+
 def test_a_file_of_cluster_that_says_other_things_is_told(whole: OpenedRun, tmp_path: Path) -> None:
     shutil.copytree(whole.path, tmp_path / "run")
     other = msmemscope.open_run(tmp_path / "run")
@@ -399,6 +424,6 @@ def test_parts_of_a_run_and_runs_are_compared(run: OpenedRun, whole: OpenedRun) 
     sites = run.compare(table="compare_sites", ranks="0:1").to_pylist()
     assert sum(row["difference_bytes"] for row in sites if row["pool"] == "PTA") == peaks["rank 1", "peak"]
     assert run.compare(whole, "findings").num_rows == 0
-    for wrong in ({"table": "strange"}, {"steps": "a:b"}):
+    for wrong in ({"table": "strange"}, {"steps": "a:b"}, {"other": 3}):
         with pytest.raises(UsageError):
             run.compare(**wrong)

@@ -10,14 +10,13 @@ from simulated_job import MIB, TRAIN, Job, Worker, at, stack, train
 
 from msmemscope.analysis.analyzer import Tables
 from msmemscope.analysis.findings import Finding
-from msmemscope.analysis.leak_words import worded
 from msmemscope.analysis.leaks import find_leaks
 from msmemscope.analysis.options import make_options
 from msmemscope.analysis.outliers import outliers
 from msmemscope.analysis.peer_groups import by_stage, read_degrees
 from msmemscope.analysis.peer_stages import STAGES_DIFFER
 from msmemscope.analysis.peer_use import SiteLevels
-from msmemscope.analysis.peer_words import DIFFERS, UNKNOWN_STAGES, USES_LESS, USES_MORE
+from msmemscope.analysis.peer_words import DIFFERS, MAY_USE_MORE, UNKNOWN_STAGES, USES_LESS, USES_MORE
 from msmemscope.analysis.peers import PeerOptions, _chance, judge
 from msmemscope.errors import UsageError
 from msmemscope.vocabulary import DeviceType, Pool
@@ -212,7 +211,7 @@ def test_a_leak_that_is_known_is_not_a_second_mistake() -> None:
             worker.alloc(stack(at(50)), 8 * MIB, device=2, **NPU)
 
     job = cards(4, keep, steps=24)
-    leaks = tuple(map(worded, find_leaks(job.tracked(), job.stack)))  # type: ignore[arg-type]
+    leaks = tuple(find_leaks(job.tracked(), job.stack))  # type: ignore[arg-type]
     assert [(one.ranks, one.line) for one in leaks if not one.is_note] == [((2,), 50)]
     (alone,) = found(job)
     assert (alone.kind, alone.is_note, alone.line) == (USES_MORE, False, 50)
@@ -258,6 +257,67 @@ def test_limits_of_what_is_worth_a_word() -> None:
 def test_too_few_steps_say_nothing() -> None:
     assert not found(cards(8, gather(1, 100 * MIB), steps=8))
     assert found(cards(8, gather(1, 100 * MIB), steps=9))
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(3, 4), (4, 6), (8, 6), (64, 8)])
+def test_of_few_steps_a_rank_that_is_far_from_its_peers_in_each_is_a_candidate(ranks: int, steps: int) -> None:
+    (one,) = found(cards(ranks, gather(1, 100 * MIB, when=0), steps=steps))
+    assert (one.kind, one.is_note, one.headline, one.confidence) == (MAY_USE_MORE, False, "MAY USE MORE", 0.5)
+    assert (one.ranks, one.bytes, one.line) == ((1,), 100 * MIB, SAVE)
+    assert one.row is not None
+    assert one.row.cells["kind"] == MAY_USE_MORE  # a reader of the file knows it from one that is sure
+    assert one.sentence.endswith(
+        f"100 MiB of it at train.py:88. So it is in each of {steps - 1} steps: too few to be sure."
+    )
+    assert not found(cards(ranks, gather(1, 100 * MIB, when=0), steps=3))
+
+
+def test_of_few_steps_what_grows_or_happens_once_is_no_candidate() -> None:
+    assert not found(cards(8, gather(1, 100 * MIB, when=2), steps=6))
+
+    def growing(worker: Worker, rank: int, iteration: int) -> None:
+        if rank == 1 and iteration:
+            worker.alloc(stack(at(SAVE)), 14 * MIB, device=1, **NPU)
+
+    assert not found(cards(8, growing, steps=6))
+
+
+def test_of_few_steps_ranks_that_lie_apart_by_themselves_are_no_candidates() -> None:
+    """Two of fifteen peers are 300 MiB from the others: one that is 500 MiB from them is no further than that."""
+
+    def keeping(more: dict[int, int]) -> list[Finding]:
+        def keep(worker: Worker, rank: int, iteration: int) -> None:
+            if rank in more and iteration == 0:
+                worker.alloc(stack(at(SAVE)), more[rank] * MIB, device=rank % 8, **NPU)
+
+        return found(cards(16, keep, steps=6))
+
+    assert not keeping({1: 500, 2: 300, 3: 300})
+    (one,) = keeping({1: 1000, 2: 300, 3: 300})
+    assert (one.kind, one.ranks) == (MAY_USE_MORE, (1,))
+
+
+def test_of_few_steps_two_ranks_that_differ_are_a_note() -> None:
+    (one,) = found(cards(2, gather(1, 100 * MIB, when=0), steps=6))
+    assert (one.kind, one.is_note) == (DIFFERS, True)
+    assert one.sentence.endswith(
+        "Two ranks cannot be judged by each other. So it is in each of 5 steps: too few to be sure."
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_of_few_steps_clean_ranks_are_silent(seed: int) -> None:
+    """Sequences of random lengths, and what ranks keep differs by some hundredths from rank to rank."""
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.choice([2, 3, 4, 5, 7, 8, 16]))
+    kept = rng.normal(100, 10, ranks)
+
+    def loop(worker: Worker, rank: int, iteration: int) -> None:
+        if iteration == 0:
+            worker.alloc(stack(at(61)), int(kept[rank] * MIB), device=rank % 8, **NPU)
+        worker.free(worker.alloc(stack(at(40)), int(rng.integers(64, 512)) * MIB, device=rank % 8, **NPU))
+
+    assert found(cards(ranks, loop, steps=int(rng.integers(4, 9)), seed=seed)) == []
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

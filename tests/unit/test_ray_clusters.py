@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.collect.rank import ray_clusters
 from msmemscope.collect.rank.first_fault import UntilFirstFault
@@ -35,7 +36,7 @@ def start_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Star
 
     def start(variables: dict[str, str]) -> subprocess.Popen[bytes]:
         nodes.append(subprocess.Popen([program, "600"], env=variables))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not Path(f"/proc/{nodes[-1].pid}/cmdline").read_bytes().startswith(bytes(program)):
             assert time.monotonic() < deadline
         return nodes[-1]

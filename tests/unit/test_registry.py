@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from fake_run import SECOND, leaky_job, process
+from test_folding import Life
+from test_store import announcement
 
 import msmemscope
 from msmemscope._kernel import text_id
@@ -23,7 +25,7 @@ from msmemscope.analysis.owners import MODULES
 from msmemscope.analysis.peer_words import USES_MORE
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.cli.main import main
-from msmemscope.errors import RunError, UsageError
+from msmemscope.errors import MemscopeError, RunError, UsageError
 from msmemscope.folds.host_use import host_series
 from msmemscope.options.given import lacking, parse_command_line
 from msmemscope.options.grammars import parse_analysis
@@ -32,7 +34,7 @@ from msmemscope.report.analysed import analyse
 from msmemscope.report.console import plain_text
 from msmemscope.report.outputs import write_outputs
 from msmemscope.tables.run import Run
-from msmemscope.vocabulary import DeviceType, Kind, Pool, WatchMoment
+from msmemscope.vocabulary import CallKind, DeviceType, Kind, Pool, WatchMoment
 
 TOY = Path(__file__).parent / "toy_analysis"
 Install = Callable[..., None]
@@ -51,11 +53,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         monkeypatch.syspath_prepend(str(TOY))
         registry._known.cache_clear()
-        registry._told.clear()
 
     yield put
     registry._known.cache_clear()
-    registry._told.clear()
 
 
 def test_another_packages_analysis_is_run_printed_and_written(install: Install, tmp_path: Path) -> None:
@@ -129,6 +129,8 @@ def test_another_packages_options_are_on_the_command_line(
     assert configs[0].analysis == ("toy",)
     assert configs[0].analysis_options == ("leaks.min_steps=40", "toy.least=20", "toy.loud=true")
     assert configs[0].needed_events == ("alloc", "free")
+    assert main(["--parallel", "tp=2,dp=2", "sh", "x", "--parallel=4"]) == 0  # the latter is the program's
+    assert configs[1].analysis_options == ("peers.parallel=tp=2,dp=2",)
     assert (Config.from_dict(json.loads(json.dumps(configs[0].as_dict())))) == configs[0]
     assert main(["--help"]) == 0
     page = capfd.readouterr().out
@@ -147,7 +149,7 @@ def test_another_packages_options_are_on_the_command_line(
     ):
         assert main([*wrong, "sh"]) == 2
         assert why in capfd.readouterr().err
-    assert len(configs) == 1
+    assert len(configs) == 2
 
 
 def test_options_of_the_run_hold_when_it_is_judged(
@@ -245,6 +247,8 @@ def test_an_analysis_declares_what_it_reads(analyzer: Analyzer) -> None:
         run.malloc(5, 64, 1 << 20, ring=10, pool=Pool.HAL, **of_program)
     run.malloc(1000 * SECOND, 64, 16, ring=9, device_type=DeviceType.NPU, device=0, pool=Pool.PTA)
     on_cpu = {"device_type": DeviceType.CPU, "device": 0, "pool": Pool.HOST}
+    run.strings[text_id("phase")] = "phase"
+    run.add(Kind.CALL, 10_003, name=text_id("phase"), aux=CallKind.RANGE_BEGUN)
     run.add(Kind.OP_START, 10_003)
     run.add(Kind.OP_END, 10_004)
     for ts, ptr in ((10_005, 1 << 41), (10_006, 1 << 42)):
@@ -349,6 +353,8 @@ def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
         ("not_installed:TOY", "No module named 'not_installed'"),
         ("toy_analysis:NO_ANALYSIS", "it is no msmemscope.analysis.analyzer.Analyzer"),
         ("toy_analysis:FAILING", "it failed: ZeroDivisionError: no luck"),
+        ("toy_analysis:ENDING", "it failed: SystemExit: 5"),
+        ("ending_analysis:TOY", "SystemExit: 6"),
         ("toy_analysis:WRONG", "it failed: TypeError: confidence of a finding is None"),
         ("toy_analysis:SILENT", "it failed: ZeroDivisionError"),
         ("toy_analysis:UNDECLARED", "a row in 'toy', which Analyzer.files does not declare"),
@@ -359,19 +365,75 @@ def test_the_api_returns_the_findings_of_a_run(tmp_path: Path) -> None:
         ("toy_analysis:TOY", "its name is 'toy', and its entry point is called 'broken'"),
     ],
 )
-def test_a_broken_one_is_told_once_and_left_out(
+def test_a_broken_one_is_told_and_left_out(
     entry: str, why: str, install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One that cannot be loaded once, one that fails with each run that it judges."""
     install(broken=entry, toy="toy_analysis:TOY")
-    run = leaky_job()
     for _ in range(2):
-        summary = analyse(run).summary
+        summary = analyse(leaky_job()).summary
         assert set(summary.analyses) == {"audit", "oom", "leaks", "coverage", "fragmentation", "peers", "watch", "toy"}
         assert len(summary.leaks) == 2
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert why in told[0]
-    assert "is left out" in told[0]
+    assert len(told) == (2 if "it failed" in why or "does not declare" in why else 1)
+    for line in told:
+        assert why in line
+        assert "is left out" in line
+
+
+def test_of_a_run_that_goes_on_it_is_told_once(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each verdict has it fail again; that of another run in this process says it, too."""
+    install(broken="toy_analysis:FAILING")
+    for number in range(2):
+        run = tmp_path / str(number)
+        life = Life(run)
+        life.tell(announcement())
+        life.store(0, 10)
+        life.coordinator.write()
+        for _ in range(2):
+            life.judge.verdict()
+        life.finish()
+        (told,) = (line for line in capsys.readouterr().err.splitlines() if "left out" in line)
+        assert "it failed: ZeroDivisionError: no luck" in told
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "why"),
+    [
+        (4, 3, "it needs 2 ranks with 3 complete steps after the first iteration, and the longest made 2"),
+        (1, 24, "it compares ranks, and there is one"),
+    ],
+)
+def test_an_analysis_that_cannot_look_has_not_found_nothing(
+    ranks: int, steps: int, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = leaky_job(ranks=ranks, steps=steps).save(tmp_path / "run_1")
+    assert main(["analyze", str(path), "--only", "peers"]) == 0
+    text = capfd.readouterr().out
+    assert f"peers: nothing can be said: {why}; it has no table" in text
+    assert "msMemScope: nothing can be said. Run" in text
+    assert main(["analyze", str(path), "--only", "peers,watch"]) == 0
+    assert "msMemScope: nothing was found. Run" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("entry", ["FAILING", "ENDING", "SILENT"])
+def test_one_that_fails_has_not_found_nothing(
+    entry: str, install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks for it hears that it failed, and what the others say."""
+    install(broken=f"toy_analysis:{entry}", toy="toy_analysis:TOY")
+    path = leaky_job().save(tmp_path / "run")
+    assert main(["analyze", str(path), "--only", "broken"]) == 4
+    said = capsys.readouterr().out
+    assert "nothing was found" not in said
+    assert "msMemScope: broken failed and says nothing. Run" in said
+    assert main(["analyze", str(path), "--only", "broken,toy"]) == 4
+    assert "4 findings of toy: rank 0" in capsys.readouterr().out
+    with pytest.raises(MemscopeError, match="asked for failed: broken: "):
+        msmemscope.analyze("broken", input_path=path)
+    assert msmemscope.analyze(path, only="leaks")
 
 
 def test_every_analysis_of_ours_can_be_named() -> None:

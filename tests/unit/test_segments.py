@@ -12,7 +12,7 @@ from msmemscope._kernel import BlockTracker
 from msmemscope.analysis.owners import MODULES, alloc_type, module_name, owner_of, page_type
 from msmemscope.folds.segments import Mappings, PoolSpace, counted_once, lay_out, of_process, segment_sites
 from msmemscope.report.analysed import analyse
-from msmemscope.vocabulary import EVENT_COLUMNS, DeviceType, Flag, Kind, Pool
+from msmemscope.vocabulary import EVENT_COLUMNS, STREAM_SHIFT, DeviceType, Flag, Kind, Pool
 
 MIB = 1 << 20
 NPU = int(DeviceType.NPU)
@@ -140,6 +140,31 @@ def test_a_pool_that_grows_accuses_no_line_of_its_segments() -> None:
     assert sorted((leak.line, leak.pool) for leak in analysis.summary.leaks) == [(7, "PTA"), (8, "HAL")]
     holdings = {(h.pool, h.leaks) for h in analysis.summary.holdings}
     assert holdings == {("HAL", 1), ("PTA", 1)}
+
+
+def test_an_unmapping_ends_what_is_mapped_on_its_card_alone() -> None:
+    card = Card()
+    card.tracker = BlockTracker(lives=True)
+    for device in (0, 1):
+        card.event(Kind.MAP, 500 * MIB, 4 * MIB, device=device)
+    card.event(Kind.MAP, 600 * MIB, 0)  # of no bytes: none
+    card.event(Kind.UNMAP, 500 * MIB, device=1)
+    segments = card.tracker.segments()
+    there = segments["at_end"].astype(bool)
+    columns = [segments[name][there].tolist() for name in ("device", "ptr", "size")]
+    assert list(zip(*columns, strict=True)) == [(0, 500 * MIB, 4 * MIB)]
+
+
+def test_what_a_life_was_allocated_for_is_its_stream_and_no_flag_word_of_the_driver() -> None:
+    card = Card()
+    card.tracker = BlockTracker(lives=True)
+    card.malloc(100 * MIB, 4 * MIB, attr=3 << 56, aux=7 << STREAM_SHIFT)
+    card.malloc(100 * MIB, 1 * MIB, Pool.PTA, attr=3 << 56, aux=7 << STREAM_SHIFT)
+    card.event(Kind.FREE, 100 * MIB, pool=Pool.PTA)
+    card.event(Kind.FREE, 100 * MIB)
+    lives = card.tracker.take_ended_lives()
+    columns = [lives[name].tolist() for name in ("pool", "attr", "stream")]
+    assert list(zip(*columns, strict=True)) == [(Pool.PTA, 0, 7), (Pool.HAL, 3 << 56, 0)]
 
 
 def test_unmapping_does_not_look_through_all_that_is_mapped() -> None:

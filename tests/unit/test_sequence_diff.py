@@ -131,6 +131,30 @@ def test_windows_are_anchors_where_every_element_is_frequent() -> None:
     assert not found["is_shortest"]
 
 
+def test_of_long_sequences_with_many_edits_most_is_aligned_though_one_search_could_take_all_work() -> None:
+    chance, n = np.random.default_rng(7), 200_000
+    a = np.resize(chance.integers(0, 200, 2_000).astype(np.uint64), n)
+    same, found = check(a, edited(a, 0.01, 200, chance), most_work=1 << 23)
+    assert not found["is_shortest"], "the work was enough: nothing was tried"
+    assert same > 0.9 * n
+
+
+@given(_SEQUENCES, _SEQUENCES)
+@settings(max_examples=100, deadline=None)
+def test_dense_numbers_of_half_the_size_are_aligned_alike(a: list[int], b: list[int]) -> None:
+    of = {number: at for at, number in enumerate(dict.fromkeys([*a, *b]))}
+    dense = [np.array([of[number] for number in side], np.uint32) for side in (a, b)]
+    expected, found = sequence_diff(numbers(a), numbers(b)), sequence_diff(*dense)
+    assert {name: np.asarray(value).tolist() for name, value in found.items()} == {
+        name: np.asarray(value).tolist() for name, value in expected.items()
+    }
+
+
+def test_numbers_that_are_not_dense_are_refused() -> None:
+    with pytest.raises(ValueError, match="dense"):
+        sequence_diff(np.array([1, 50], np.uint32), np.array([1], np.uint32))
+
+
 def test_arrays_of_another_type_are_refused() -> None:
     with pytest.raises(TypeError):
         sequence_diff(np.arange(3, dtype=np.float64), np.arange(3, dtype=np.uint64))

@@ -11,14 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import ENDS_S, LIMIT_S
 
 from msmemscope.collect.session import Session
 from msmemscope.launchers import services
 from msmemscope.launchers.pulse import Pulse
 from msmemscope.launchers.services import QUICK_DEATHS, Service
 from msmemscope.options.settings import Config
-
-LIMIT_S = 120
 
 
 def test_a_service_that_dies_late_again_and_again_is_given_up_once_the_program_has_ended(
@@ -76,7 +75,7 @@ def test_a_stopped_service_that_not_even_sigkill_ends_is_given_up_in_bounded_tim
         assert service.restarts == 0
         begun = time.monotonic()
         service.stop()
-        assert time.monotonic() - begun < LIMIT_S
+        assert time.monotonic() - begun < ENDS_S
         assert service.status not in (0, None)
     finally:
         os.kill(process.pid, signal.SIGKILL)

@@ -128,6 +128,31 @@ def test_who_is_killed_while_it_makes_a_session_leaves_one_that_is_swept(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_session_whose_paths_lead_elsewhere_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_again: bool
+) -> None:
+    """The kernel gives the number of a mount namespace that has ended to the next: a container that shares /dev/shm
+    finds the number of its own, and other directories behind the same paths."""
+    taken_up: list[str] = []
+    monkeypatch.setattr(sweep, "start_service", lambda _module, directory, *_words, **_: taken_up.append(directory))
+    monkeypatch.setattr(sweep, "places", list)
+    (tmp_path / "data").mkdir()
+    session = Session.create(Config(output_path=str(tmp_path / "data" / "out")), ["true"], mode="launched")
+    presence._held.clear()
+    os.close(session.owner)
+    monkeypatch.setattr(unsaved, "places", lambda: [str(Path(session.directory).parent)])
+    try:
+        if made_again:
+            (tmp_path / "data").rename(tmp_path / "before")
+            (tmp_path / "data").mkdir()
+        sweep.sweep()
+        assert (session.directory in taken_up) != made_again
+        assert Path(session.directory).exists()
+    finally:
+        shutil.rmtree(session.directory)
+
+
 def test_a_session_without_an_owner_that_somebody_serves_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.cli import simulate_npu
 from msmemscope.cli.main import main
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "msmemscope", "simulate-npu"]
 
 pytestmark = pytest.mark.xdist_group("the simulator is built once")
+builds_it = pytest.mark.long
 
 # Stands for cmake: notes each call, and makes a cann directory when it is asked to build.
 CMAKE = """#!/bin/sh
@@ -71,7 +73,7 @@ def variables(cache: Path) -> dict[str, str]:
 
 def real(cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=300, env=variables(cache), check=False
+        [*COMMAND, *words], capture_output=True, text=True, timeout=LIMIT_S, env=variables(cache), check=False
     )
 
 
@@ -81,15 +83,17 @@ def needs_tools() -> None:
         pytest.skip(f"{missing[0]} is missing")
 
 
+@builds_it
 def test_a_program_runs_in_this_process_on_devices_as_asked_for(cache: Path) -> None:
     needs_tools()
     words = ["--devices", "3", "--hbm", "1.5", "--soc", "Ascend910_9391", "--", sys.executable, "-c", ASK]
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, env=variables(cache)) as process:
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert output.split() == [str(process.pid), "3", str(3 << 29), "Ascend910_9391", "0"]
 
 
+@builds_it
 def test_the_exit_status_is_the_programs_and_nothing_is_built_twice(cache: Path) -> None:
     needs_tools()
     assert real(cache, "--", "true").returncode == 0
@@ -98,12 +102,18 @@ def test_the_exit_status_is_the_programs_and_nothing_is_built_twice(cache: Path)
     assert done.stderr == ""
 
 
+@builds_it
 def test_a_shell_can_take_the_environment_and_the_search_paths_keep_what_they_held(cache: Path) -> None:
     needs_tools()
     script = 'eval "$("$@" --devices 5 --print-environment)" && echo "$NPUSIM_DEVICES|$LD_LIBRARY_PATH|$NPUSIM_STATE"'
     environment = {**variables(cache), "LD_LIBRARY_PATH": "/opt/lib"}
     done = subprocess.run(
-        ["sh", "-c", script, "sh", *COMMAND], capture_output=True, text=True, timeout=300, env=environment, check=True
+        ["sh", "-c", script, "sh", *COMMAND],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=environment,
+        check=True,
     )
     devices, libraries, state = done.stdout.strip().split("|")
     assert devices == "5"
@@ -111,6 +121,7 @@ def test_a_shell_can_take_the_environment_and_the_search_paths_keep_what_they_he
     assert "/run-" in state
 
 
+@builds_it
 def test_each_invocation_has_cards_of_its_own(cache: Path) -> None:
     needs_tools()
     states = {real(cache, "--", "sh", "-c", "echo $NPUSIM_STATE").stdout for _ in range(2)}
@@ -125,7 +136,7 @@ def test_two_calls_at_once_build_once(build: Path, tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(2)
     ]
-    answers = {process.communicate(timeout=60)[0] for process in both}
+    answers = {process.communicate(timeout=LIMIT_S)[0] for process in both}
     assert len(answers) == 1
     assert build.read_text().split() == ["-S", "--build"]
     left = sorted(path.name for path in (tmp_path / "cache/msmemscope/simulator").iterdir())

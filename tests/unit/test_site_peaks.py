@@ -208,3 +208,28 @@ def test_sites_that_hold_nothing_at_a_peak_have_no_row() -> None:
         ]
     ).site_peaks()
     assert table["site"].tolist() == [1]
+
+
+def test_an_equal_peak_behind_the_warm_up_is_told_with_its_own_sites() -> None:
+    """The highest of all is the first one's, and the typical one as high but of another line."""
+    warm_up = [event(Kind.MALLOC, ptr=4096, size=64, stack_py=1), event(Kind.FREE, ptr=4096)]
+    later = [event(Kind.MALLOC, ptr=8192, size=64, stack_py=2, step=3), event(Kind.FREE, ptr=8192, step=3)]
+    tracker = told([*warm_up, *later, event(Kind.STEP, step=4)])
+    pool = int(Pool.PTA)
+    assert held(tracker, ALL) == {(pool, 1): (64, 1)}
+    assert held(tracker, TYPICAL) == {(pool, 2): (64, 1)}
+
+
+def test_steps_without_events_behind_the_warm_up_have_the_level_at_which_they_began() -> None:
+    start, pool = event(Kind.MALLOC, ptr=4096, size=64, stack_py=1), int(Pool.PTA)
+    assert (pool, TYPICAL) not in pool_peaks(told([start, event(Kind.STEP, step=2)]))  # step 2 is open
+    peak = pool_peaks(told([start, event(Kind.STEP, step=3)]))[pool, TYPICAL]
+    assert (peak["bytes"], peak["step"]) == (64, 2)
+
+
+def test_blocks_of_no_bytes_are_held_too() -> None:
+    pool = int(Pool.PTA)
+    empty = event(Kind.MALLOC, ptr=4096, size=0, stack_py=1)
+    gone = [event(Kind.MALLOC, ptr=12288, size=8, stack_py=3), event(Kind.FREE, ptr=12288)]
+    tracker = told([empty, *gone, event(Kind.MALLOC, ptr=8192, size=64, stack_py=2)])
+    assert held(tracker, ALL) == {(pool, 1): (0, 1), (pool, 2): (64, 1)}

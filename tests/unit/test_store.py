@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from patience import LIMIT_S
 
 from msmemscope.aggregate import shard as shard_module
 from msmemscope.aggregate.coordinator import Coordinator
@@ -105,7 +106,7 @@ class Life:
         return messages.unpack(answer, S, messages.SHARD_TYPES)
 
     def finish(self) -> None:
-        assert self.shard.close(10)
+        assert self.shard.close(LIMIT_S)
         self.shard.tidy()
         self.coordinator.write(finished=True)
 
@@ -635,7 +636,7 @@ def test_a_name_is_not_given_again_to_another_part(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "run")
         (tmp_path / "run").mkdir()
         life.shard.begin_again()
-    life.shard.close(10)
+    life.shard.close(LIMIT_S)
 
 
 def test_damaged_messages_are_refused_and_never_more(tmp_path: Path) -> None:

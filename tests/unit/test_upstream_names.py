@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import LIMIT_S
 
 import msmemscope
 from msmemscope.analyzer import InefficientConfig, LeaksConfig
@@ -80,7 +81,7 @@ def test_a_script_of_upstream_runs_to_its_end_and_hears_of_each_name_once(tmp_pa
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done"), done.stderr
     assert done.stdout.count("Device 0: nothing of HAL is left") == 8  # twice four calls
@@ -136,6 +137,8 @@ def test_wrong_arguments_are_refused_as_upstream_does(tmp_path: Path) -> None:
         ((str(tmp_path / "none.csv"), "x", 0), FileNotFoundError),
         ((str(empty), "x", 0), FileNotFoundError),
         ((str(other), "x", 0), ValueError),
+        ((str(tmp_path / ("n" * 300 + ".csv")), "x", 0), FileNotFoundError),  # longer than a name can be
+        ((f"/{'n' * 5000}.csv", "x", 0), ValueError),
         ((3, "x", 0), TypeError),
         ((str(table), 3, 0), TypeError),
         ((str(table), " ", 0), ValueError),
@@ -150,6 +153,7 @@ def test_wrong_arguments_are_refused_as_upstream_does(tmp_path: Path) -> None:
         {"mem_size": -1},
         {"inefficient_type": "sometimes"},
         {"inefficient_type": []},
+        {"inefficient_type": [["early_allocation"]]},
         {"idle_threshold": 0},
     ):
         with pytest.raises(ValueError, match="takes"):

@@ -16,6 +16,7 @@ import pytest
 from built_once import built_once
 from compilers import cxx_compiler, shared_library
 from fake_run import SECOND, FakeRun, process
+from patience import LIMIT_S
 
 from msmemscope.analysis.usage import UsageIndex
 from msmemscope.collect.agent import usage
@@ -69,7 +70,7 @@ def fake(built: Path, tmp_path: Path) -> Iterator[Fake]:
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         if value := condition():
             return value

@@ -54,12 +54,13 @@ class Allocator:
             self._tell("alloc", address, size, where)
         return address
 
-    def free(self, address: int, *, told: bool = True) -> None:
+    def free(self, address: int, *, told: bool = True, by: Frames | None = None) -> None:
+        """by: the call stack of who lets go; the engine of autograd has none."""
         size, _ = self.live.pop(address)
         self._free.setdefault((size + 511) // 512 * 512, []).append(address)
         if told:
-            self._tell("free_requested", address, size, [])
-            self._tell("free_completed", address, size, [])
+            self._tell("free_requested", address, size, by or [])
+            self._tell("free_completed", address, size, by or [])
 
     def annotate(self, stage: str, name: str) -> None:
         self.now += 1

@@ -45,6 +45,7 @@ from msmemscope.analysis.verdict.level import (
 from msmemscope.analysis.verdict.limits import LIMITS, Limits
 from msmemscope.analysis.verdict.sums import OLD_AGE, SiteStats
 from msmemscope.analysis.verdict.supply import Supply, find_supply, unbroken
+from msmemscope.text import counted
 
 Ints = npt.NDArray[np.int64]
 
@@ -303,12 +304,14 @@ def _confidence(follow: FollowUp, supply: Supply, limits: Limits) -> float:
 
 def _leak_reason(follow: FollowUp, supply: Supply, stats: SiteStats) -> tuple[str, str]:
     """The reason, and what of it is so only as long as nobody knows who holds the blocks."""
-    alike = f", and a container of more than {int(supply.counts.sum()):,} blocks looks the same"
+    alike = f", and a container of more than {counted(int(supply.counts.sum()), 'block')} looks the same"
     if supply.entries:
-        alike = f", and a cache with an entry for each of many more than {supply.entries:,} sizes looks the same"
+        alike = (
+            f", and a cache with an entry for each of many more than {counted(supply.entries, 'size')} looks the same"
+        )
     if not stats.gone_blocks[supply.begin :].any():
         return f"no block of it was ever freed{alike}", alike
     if not follow.deaths:
         age = max(follow.age, OLD_AGE) - 1
         return f"no block older than {'a step' if age == 1 else f'{age:,} steps'} was ever freed{alike}", alike
-    return f"of blocks older than {follow.age:,} steps hardly any is freed", ""
+    return f"of blocks older than {counted(follow.age, 'step')} hardly any is freed", ""

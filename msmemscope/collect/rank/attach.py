@@ -12,6 +12,7 @@ import os
 import sys
 
 from msmemscope import _native
+from msmemscope.collect.rank.address_space import AddressSpace
 from msmemscope.collect.rank.first_fault import UntilFirstFault
 from msmemscope.collect.rank.lookup import Lookup
 from msmemscope.collect.rank.snapshot_requests import Requests
@@ -33,6 +34,7 @@ _hooked = False
 _asks_groups = False
 _looks_at_blocks = False
 _lookup: Lookup | None = None
+_address_space: AddressSpace | None = None
 _requests: Requests | None = None
 
 _optimizers = OptimizerSteps(_native.boundary)
@@ -152,7 +154,8 @@ def look_for_operators() -> None:
 
 
 def _watch_for_holders(session: Session) -> None:
-    global _lookup
+    global _lookup, _address_space
+    _address_space = AddressSpace()
     lookup = Lookup(session.directory)
     if session.config.holders == "step":
         _lookup = lookup
@@ -169,6 +172,8 @@ def step_ended() -> None:
             module.tell_again()
     if _requests is not None:
         _requests.look()
+    if _address_space is not None:
+        _address_space.after_step()
     if _lookup is not None:
         _lookup.after_step()
 

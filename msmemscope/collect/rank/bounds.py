@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 from collections import deque
 
-from msmemscope.collect.rank.object_fields import attributes_of, base_of
+from msmemscope.collect.rank.object_fields import attributes_of, attributes_of_class, base_of
+from msmemscope.text import counted
 
 _WORDS = ("capacity", "max_capacity", "buffer_size", "max_size", "maxsize", "max_len", "maxlen", "max_entries")
 _MOST_PLACES = 1_000_000  # of a list that is looked through for empty ones
@@ -26,10 +27,10 @@ _bound_of_deque = deque.__dict__["maxlen"].__get__
 class Extent:
     """items: entries. bound: so many at most; 0 where nothing bounds it. text: "40 of at most 1,000 items"."""
 
-    def __init__(self, items: int, bound: int | None, words: str = "{:,} of at most {:,} items") -> None:
+    def __init__(self, items: int, bound: int | None, words: str = "{:,} of at most {}", noun: str = "item") -> None:
         self.items = items
         self.bound = bound if bound is not None and 0 < bound < _LARGEST else 0
-        self.text = words.format(items, self.bound) if self.bound else f"{items:,} items"
+        self.text = words.format(items, counted(self.bound, noun)) if self.bound else counted(items, "item")
 
 
 def is_lru_cache(thing: object) -> bool:
@@ -49,15 +50,16 @@ def extent_of(thing: object) -> Extent | None:
     if base is deque:
         return Extent(items, _bound_of_deque(thing))
     if base is list and (filled := _filled(thing)) < items:  # type: ignore[arg-type]
-        return Extent(filled, items, "{:,} of {:,} places")
+        return Extent(filled, items, "{:,} of {}", "place")
     return Extent(items, None)
 
 
 def owner_bound(owner: object, items: int) -> tuple[str, int] | None:
-    """The attribute of the instance that says how much it may hold, and its value: not less than `items`. Of several
-    the least."""
+    """The attribute of the instance, or of its class, that says how much it may hold, and its value: not less than
+    `items`. Of several the least."""
     found = []
-    for name, value in attributes_of(owner):
+    own = dict(attributes_of(owner))
+    for name, value in (dict(attributes_of_class(type(owner))) | own).items():
         word = name.rpartition("__")[2].lstrip("_")
         if word in _WORDS and type(value) is int and items <= value < _LARGEST:
             found.append((value, name))

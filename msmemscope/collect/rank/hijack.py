@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 
 from msmemscope import _native
 from msmemscope.collect.rank.addresses import addresses
@@ -16,7 +17,7 @@ from msmemscope.collect.rank.around import Around
 from msmemscope.collect.rank.bootstrap import after_import
 from msmemscope.collect.rank.steps import keep_from_compiler
 from msmemscope.integrations import tags
-from msmemscope.integrations.hook import CLOSES, DUMPS, MARKS, OPENS, SNAPSHOT, TAGS, Hook, Labels
+from msmemscope.integrations.hook import CLOSES, DUMPS, MARKS, OPENS, RANGES, SNAPSHOT, TAGS, Hook, Labels
 from msmemscope.marks import mark
 from msmemscope.telling import tell, warn_once
 
@@ -31,12 +32,16 @@ _done: set[Hook] = set()
 _failed: set[str] = set()
 
 
-def apply(hooks: Iterable[Hook]) -> None:
-    """Now, or when their module has been imported; each once."""
+def apply(hooks: Iterable[Hook], asked: str = "") -> None:
+    """Now, or when their module has been imported; each once. asked: in whose words, who is told of modules that have
+    none of them; "": nobody has asked."""
+    fresh: dict[str, list[Hook]] = {}
     for hook in hooks:
         if hook not in _wanted:
             _wanted.add(hook)
-            after_import(hook.module, functools.partial(_wrap, hook))
+            fresh.setdefault(hook.module, []).append(hook)
+    for module, some in fresh.items():
+        after_import(module, functools.partial(_wrap_all, some, asked))
 
 
 def release() -> None:
@@ -55,22 +60,31 @@ def is_applied() -> bool:
     return bool(_wanted)
 
 
-def _wrap(hook: Hook, module: Any) -> None:
+def _wrap_all(hooks: Iterable[Hook], asked: str, module: Any) -> None:
+    found = [_wrap(hook, module) for hook in hooks]
+    if asked and not any(found):
+        names = ", ".join(hook.name for hook in hooks)
+        tell(f"Warning: {asked}: {module.__name__} of this version has none of {names}")
+
+
+def _wrap(hook: Hook, module: Any) -> bool:
+    """False: this version of the framework has it not."""
     if hook not in _wanted or hook in _done:
-        return  # taken back meanwhile; asked for again since
+        return True  # taken back meanwhile; asked for again since
     _done.add(hook)
     owner = module
     *parents, name = hook.name.split(".")
     for parent in parents:
         owner = getattr(owner, parent, None)
     if owner is None or not hasattr(owner, name):
-        return  # this version of the framework has it not
+        return False
     own = vars(owner).get(name)
     original = own if own is not None else getattr(owner, name)
     kind = type(original) if isinstance(original, (staticmethod, classmethod)) else None
     wrapped = _around(hook)(original.__func__ if kind is not None else original)
     _wrapped.append((owner, name, original, own is not None))
     setattr(owner, name, kind(wrapped) if kind is not None else wrapped)
+    return True
 
 
 def _around(hook: Hook) -> Callable[[Any], Any]:
@@ -80,6 +94,10 @@ def _around(hook: Hook) -> Callable[[Any], Any]:
         return TakeSnapshot(name=hook.name.rpartition(".")[2])
     if hook.how == DUMPS:
         return _with_snapshot
+    if hook.how == RANGES:
+        from msmemscope.ranges import RecordFunction
+
+        return RecordFunction(hook.tag)
     if hook.how == TAGS:
         return functools.partial(_with_tags, hook)
     if hook.how == MARKS:
@@ -99,10 +117,11 @@ class _Labelled(Around):
     def begin(self) -> int:
         for level, label in self._labels if self._opens else ():
             _native.label_thread(True, level, label)
-        return 0
+        return _being_handled()
 
-    def end(self, _: int) -> None:
-        for level, label in reversed(self._labels) if self._closes else ():
+    def end(self, begun: int) -> None:
+        has_failed = _being_handled() != begun  # what did not begin is closed by nobody else
+        for level, label in reversed(self._labels) if self._closes or has_failed else ():
             _native.label_thread(False, level, label)
 
     def __call__(self, function: Any) -> Any:
@@ -110,6 +129,12 @@ class _Labelled(Around):
         if wrapped is not function:
             keep_from_compiler(wrapped)
         return wrapped
+
+
+def _being_handled() -> int:
+    """Which exception is under way; 0: none."""
+    error = sys.exc_info()[1]
+    return 0 if error is None else id(error)
 
 
 def _with_snapshot(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,8 +7,9 @@ Tensors are looked at in groups, those of one leak or, where no leak is known ye
 group one climbs to whoever refers to it, level by level, and the lowest object at which most of the group meets is what
 accumulates them: the list, the hooks, the registry. object_names.py says how that is called.
 
-A graph of autograd keeps tensors that are no objects of Python. Where the graph of a tensor reaches a parameter over
-and over, it is the graph of as many forward passes, and is told as such.
+A graph of autograd keeps tensors that are no objects of Python (graphs.py). Where the graph of a tensor reaches a
+parameter over and over, it is the graph of as many forward passes, and is told as such. Of tensors that lie in a
+container it is told what the graph of each alone keeps: that goes when they go.
 
 Nothing of the program is changed or called, and nothing of it is held afterwards. What cannot be stopped is the listing
 of the collector's objects and the look at their classes: some 50 ms a million.
@@ -19,14 +20,16 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from itertools import islice
 
 from msmemscope import _native
-from msmemscope.collect.rank.object_fields import is_a
-from msmemscope.collect.rank.object_names import Names, by_which, is_frame_of_ours, module_spaces
+from msmemscope.collect.rank.graphs import Kept, Room, deepest_graph, kept_by_each, memory_of
+from msmemscope.collect.rank.object_names import Names, by_which, class_of_module, is_frame_of_ours, module_spaces
+from msmemscope.sampling import spread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from msmemscope.collect.rank.bounds import Extent
 
@@ -34,12 +37,13 @@ MOST_BLOCKS = 8_000_000  # of Python's memory: beyond, nothing is looked up
 _SAMPLE = 24  # tensors of a group
 _VIEWS = 4  # of one memory
 _GROUPS = 24
-_LEAST = 11  # tensors of one size: fewer blocks are called no leak
+_LEAST = 11  # tensors of one size, or in one thing: fewer blocks are called no leak
+_OF_MANY_SIZES = 2_000  # tensors of which it is asked what many of them lie in
 _ROUNDS = 6
 _PAIRS = 40_000
-_GRAPHS = 64  # tensors whose graphs are looked at
-_NODES = 6_000
-_PASSES = 12  # of a graph: fewer are a model that uses a parameter several times
+_ENTRIES = 2  # of a container, whose graphs are compared
+_CHAINED = ", each by the graphs of later ones, too"
+_TOO_LARGE = ", whose graphs are too large to be looked through"
 
 
 class Holder:
@@ -48,6 +52,7 @@ class Holder:
     text: words for "held by ..."; "" when the collector knows nobody. found, of: in how many of a sample. addresses: of
     blocks found so. name: of the leak, where one was named. passes: of a graph, how many forward passes it holds; 0 for
     others. items, bound: of a container, what it holds and may hold at most; 0 of others, and where nothing bounds it.
+    kept: of some entries of a container, the addresses that the graph of each alone keeps.
     """
 
     def __init__(
@@ -59,46 +64,61 @@ class Holder:
         name: str = "",
         passes: int = 0,
         extent: Extent | None = None,
+        kept: Sequence[Set[int]] = (),
     ) -> None:
         self.text, self.found, self.of = text, found, of
+        self.kept = kept
         self.addresses, self.name, self.passes = tuple(addresses), name, passes
         self.items, self.bound = (extent.items, extent.bound) if extent is not None else (0, 0)
 
 
-def find_holders(leaking: Mapping[str, Sequence[int]] | None, seconds: float) -> list[Holder]:
-    """leaking: by any name the addresses of blocks of one leak; None where it is not known what leaks. Takes `seconds`
-    and what the module's text says. Nothing where torch was not imported."""
+def find_holders(leaking: Mapping[str, Sequence[int]] | None, seconds: float, room: Room | None = None) -> list[Holder]:
+    """leaking: by any name the addresses of blocks of one leak; None where it is not known what leaks. room: what the
+    look-ups before this one have left for nodes of graphs. Takes `seconds`,
+    two thirds more where graphs in a container with a bound are compared, and what the module's text says. Nothing
+    where torch was not imported."""
     torch = sys.modules.get("torch")
     if torch is None or sys.getallocatedblocks() > MOST_BLOCKS:
         return []
+    room = Room() if room is None else room
     deadline = time.thread_time() + seconds
     spaces = module_spaces()
     # The young first, lest a collection moves some to a list that was read already; then in order of age.
     young, middle, old = (gc.get_objects(generation=generation) for generation in range(3))
     objects = [*spaces.values(), *old, *middle, *young]  # gc.freeze() may have taken the spaces off the lists
     del young, middle, old
-    climb = _Climb(objects, spaces, deadline)
+    climb = _Climb(objects, spaces, deadline, room, deadline + seconds * 2 / 3)
     try:
         tensors = _native.instances(objects, _kinds_of_tensors(torch))
-        groups = _by_size(torch, tensors) if leaking is None else _of_leaks(torch, tensors, leaking)
-        graph = _deepest_graph(torch, tensors, min(deadline, time.thread_time() + seconds / 5))
+        if leaking is None:
+            groups, others = _by_size(torch, tensors)
+            if len(groups) < _GROUPS and len(others) >= _LEAST:
+                until = min(deadline, time.thread_time() + seconds / 5)
+                early = _Climb(objects, spaces, until, room, until)
+                groups += _by_what_holds_many(others, early)[: _GROUPS - len(groups)]
+                early.clear()
+            del others
+        else:
+            groups = _of_leaks(torch, tensors, leaking)
+        graph = deepest_graph(torch._C, tensors, min(deadline, time.thread_time() + seconds / 5), room)
         del tensors
         if graph is not None:
-            groups.append(graph)
-        return _look_up(groups, climb)
+            groups.append(Group([(0, graph[0])], passes=graph[1]))
+        return _look_up(groups, climb, torch._C)
     finally:
         objects.clear()
         climb.clear()
+        room.forget()
 
 
-def _look_up(groups: Sequence[Group], climb: _Climb) -> list[Holder]:
+def _look_up(groups: Sequence[Group], climb: _Climb, core: object) -> list[Holder]:
     waiting = list(groups)
     found: list[Holder] = []
     if not groups:
         return found
     for is_last in climb.rounds([tensor for group in groups for _, tensor in group.tensors]):
         for group in list(waiting):
-            if held := _holders_of(group, climb, is_last=is_last):
+            if held := _holders_of(group, climb, core, is_last=is_last):
                 waiting.remove(group)
                 climb.wanted -= {id(tensor) for _, tensor in group.tensors}
                 found += held
@@ -115,17 +135,19 @@ class Group:
         of: dict[int, list[object]] = {}
         for address, tensor in tensors:
             of.setdefault(address, []).append(tensor)
-        addresses = list(of)[:: -(-len(of) // _SAMPLE)]  # of all ages alike
+        addresses = spread(list(of), _SAMPLE)  # of all ages alike
         self.tensors = [(address, tensor) for address in addresses for tensor in of[address][:_VIEWS]]
         self.count = len(addresses)
         self.name, self.passes = name, passes
 
-    def holder(self, text: str, addresses: Sequence[int], extent: Extent | None = None) -> Holder:
+    def holder(
+        self, text: str, addresses: Sequence[int], extent: Extent | None = None, kept: Sequence[Set[int]] = ()
+    ) -> Holder:
         if self.passes:
             of = text or "a tensor that no variable holds, such as a gradient"
             text = f"the autograd graph of {of}: {self.passes:,} forward passes"
             addresses, extent = (), None
-        return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes, extent)
+        return Holder(text, len(addresses) or 1, self.count, addresses, self.name, self.passes, extent, kept)
 
 
 def _kinds_of_tensors(torch: object) -> list[type]:
@@ -141,21 +163,12 @@ def _kinds_of_tensors(torch: object) -> list[type]:
 
 
 def _addressed(torch: object, tensors: Iterable[object]) -> list[tuple[int, object]]:
-    """With the beginning of their memory; without those that have none. Does not make a lazy copy real, as data_ptr()
-    would."""
+    """With the beginning of their memory; without those that have none."""
     core = torch._C  # type: ignore[attr-defined]
-    address_of = getattr(core, "_data_address", None)
-    found = []
-    if address_of is not None:  # torch >= 2.1
-        with core.DisableTorchFunction():
-            for tensor in tensors:
-                try:
-                    address = address_of(tensor)
-                except Exception:  # noqa: BLE001 - sparse, of another device, or without storage
-                    continue
-                if address:
-                    found.append((address, tensor))
-    return found
+    if not hasattr(core, "_data_address"):  # torch < 2.1
+        return []
+    with core.DisableTorchFunction():
+        return [(address, tensor) for tensor in tensors if (address := memory_of(core, tensor))]
 
 
 def _of_leaks(torch: object, tensors: Sequence[object], leaking: Mapping[str, Sequence[int]]) -> list[Group]:
@@ -167,9 +180,9 @@ def _of_leaks(torch: object, tensors: Sequence[object], leaking: Mapping[str, Se
     return [Group(found, name) for name, found in list(groups.items())[:_GROUPS]]
 
 
-def _by_size(torch: object, tensors: Sequence[object]) -> list[Group]:
+def _by_size(torch: object, tensors: Sequence[object]) -> tuple[list[Group], list[tuple[int, object]]]:
     """Tensors of one size and kind, of which there are many: a leak's are. A kept loss has the size of many a state of
-    an optimizer, but needs a gradient."""
+    an optimizer, but needs a gradient. Then the others, with their addresses: those of a leak may differ."""
     base = torch._C.TensorBase  # type: ignore[attr-defined]
     requires_grad = base.requires_grad.__get__
     alike: dict[tuple[int, int, bool], list[tuple[int, object]]] = {}
@@ -179,16 +192,45 @@ def _by_size(torch: object, tensors: Sequence[object]) -> list[Group]:
             size = base.numel(tensor) * base.element_size(tensor)
             alike.setdefault((size, id(type(tensor)), requires_grad(tensor)), []).append((address, tensor))
     many = sorted((key[0] * len(group), key) for key, group in alike.items() if len(group) >= _LEAST)
-    return [Group(alike[key]) for _, key in many[: -_GROUPS - 1 : -1]]
+    others = [one for group in alike.values() if len(group) < _LEAST for one in group]
+    return [Group(alike[key]) for _, key in many[: -_GROUPS - 1 : -1]], others
+
+
+def _by_what_holds_many(tensors: Sequence[tuple[int, object]], climb: _Climb) -> list[Group]:
+    """Of tensors of many sizes those that lie in one thing, such as the results that one cache keeps."""
+    some = spread(tensors, _OF_MANY_SIZES)
+    left = {id(tensor): (address, tensor) for address, tensor in some}
+    # Once backwards and once forwards through the objects: what holds many of them directly is known then.
+    for _ in islice(climb.rounds([tensor for _, tensor in some]), 2):
+        pass
+    groups = []
+    for one in climb.order:  # the nearest first
+        mine = [left[held] for held in climb.below[id(one)] if held in left]
+        if len(mine) >= _LEAST and not climb.names.is_end(one):
+            groups.append(Group(mine))
+            for _, tensor in mine:
+                del left[id(tensor)]
+    return groups
 
 
 class _Climb:
     """Who refers to the tensors, to those, and so on, up to globals and classes."""
 
-    def __init__(self, objects: list[object], spaces: dict[int, dict[str, object]], deadline: float) -> None:
+    def __init__(
+        self,
+        objects: list[object],
+        spaces: dict[int, dict[str, object]],
+        deadline: float,
+        room: Room,
+        graphs_until: float,
+    ) -> None:
+        """deadline, graphs_until: time.thread_time(); the latter for graphs in a container with a bound. room: for
+        nodes of graphs."""
         self._objects = objects
         self._spaces = spaces
-        self._deadline = deadline
+        self._array_class = class_of_module("numpy", "ndarray")
+        self.deadline, self.graphs_until = deadline, graphs_until
+        self.room = room
         self._holders: dict[int, list[object]] = {}  # identity -> who refers to it
         self._held: dict[int, list[int]] = {}  # the same the other way round, by identities
         self._asked: set[int] = set()  # of whom all who refer to them are known
@@ -238,11 +280,13 @@ class _Climb:
         targets = list(tensors)
         ends = list(self._spaces.values())
         for number in range(_ROUNDS):
-            left = self._deadline - time.thread_time()
+            left = self.deadline - time.thread_time()
             if left <= 0:
                 break
             backwards = number % 2 == 0
-            pairs, complete = _native.references(self._objects, targets, ends, _PAIRS, left, backwards)
+            pairs, complete = _native.references(
+                self._objects, targets, ends, _PAIRS, left, backwards, self._array_class
+            )
             before = len(known)
             for holder, held in pairs:
                 if (id(holder), id(held)) not in known and not is_frame_of_ours(holder):
@@ -285,7 +329,7 @@ class _Climb:
         self.order.clear()
 
 
-def _holders_of(group: Group, climb: _Climb, *, is_last: bool) -> list[Holder]:
+def _holders_of(group: Group, climb: _Climb, core: object, *, is_last: bool) -> list[Holder]:
     """How the tensors of a group are held: by what most of them meet in, or else, in the end, each in its own way."""
     mine = {id(tensor): address for address, tensor in group.tensors}
     meeting = group.tensors[0][1] if len(mine) == 1 else _meeting(mine, climb)
@@ -299,7 +343,13 @@ def _holders_of(group: Group, climb: _Climb, *, is_last: bool) -> list[Holder]:
             if 10 * held_otherwise > len(group.tensors):  # the container lets go of them, and something else does not
                 extent.bound, name = 0, f"{name}, and by something else"
         text = name + _through(meeting, reached, group, climb)
-        return [group.holder(text, reached, extent)]
+        kept = None
+        if extent is not None and not group.passes:
+            until = climb.graphs_until if extent.bound else climb.deadline
+            kept = _kept_by_entries(meeting, group, climb, core, until)
+            if kept is not None and extent.bound and (kept.chained or not kept.is_whole):
+                extent.bound, text = 0, text + (_CHAINED if kept.chained else _TOO_LARGE)
+        return [group.holder(text, reached, extent, kept.alone if kept is not None else ())]
     if not is_last:
         return []
     texts: dict[str, list[int]] = {}
@@ -326,59 +376,23 @@ def _meeting(mine: Mapping[int, int], climb: _Climb) -> object | None:
     return None
 
 
+def _kept_by_entries(container: object, group: Group, climb: _Climb, core: object, deadline: float) -> Kept | None:
+    """What the graphs of some tensors that lie in it keep."""
+    inside = [tensor for _, tensor in group.tensors if id(tensor) in climb.below[id(container)]]
+    some = spread(inside, _ENTRIES)
+    others = [one for one in inside if all(one is not other for other in some)]
+    return kept_by_each(core, some, others, deadline, climb.room) if len(some) > 1 else None
+
+
 def _through(meeting: object, reached: Sequence[int], group: Group, climb: _Climb) -> str:
     """What stands between the tensors and what holds them all, where it is worth a word."""
     below = climb.below[id(meeting)]
     first = next(tensor for address, tensor in group.tensors if address == reached[0] and id(tensor) in below)
+    if first is meeting:  # one tensor, as of a graph
+        return ""
     for one in climb.order:
         if one is meeting:
             break
         if id(first) in climb.below[id(one)] and (text := by_which(one)):
             return f", through {text}"
     return ""
-
-
-def _deepest_graph(torch: object, tensors: Sequence[object], deadline: float) -> Group | None:
-    """The tensor whose graph holds most forward passes: so often it comes to one leaf."""
-    core = torch._C  # type: ignore[attr-defined]
-    grad_fn = core.TensorBase.grad_fn.__get__
-    best: Group | None = None
-    looked = 0
-    with core.DisableTorchFunction():
-        for tensor in reversed(tensors):
-            if looked >= _GRAPHS or time.thread_time() > deadline:
-                break
-            node = grad_fn(tensor)
-            if node is None:
-                continue
-            looked += 1
-            passes = _passes(core, node, deadline)
-            if passes >= _PASSES and (best is None or passes > best.passes):
-                best = Group([(0, tensor)], passes=passes)
-    return best
-
-
-def _passes(core: object, root: object, deadline: float) -> int:
-    of_python = core._FunctionBase.next_functions.__get__  # type: ignore[attr-defined]
-    seen = {id(root): root}
-    waiting = [root]
-    arrivals: dict[int, int] = {}
-    while waiting and len(seen) < _NODES and time.thread_time() < deadline:
-        node = waiting.pop()
-        try:
-            following = (
-                of_python(node)
-                if is_a(node, core._FunctionBase)  # type: ignore[attr-defined]
-                else node.next_functions  # type: ignore[attr-defined]
-            )
-        except Exception:  # noqa: BLE001 - a node of another make
-            continue
-        for above, _ in following:
-            if above is None:
-                continue
-            if type(above).__name__ == "AccumulateGrad":
-                arrivals[id(above)] = arrivals.get(id(above), 0) + 1
-            if id(above) not in seen:
-                seen[id(above)] = above
-                waiting.append(above)
-    return max(arrivals.values(), default=0)

@@ -31,7 +31,7 @@ _of_context: ContextVar[Labels] = ContextVar("msmemscope_labels", default=())
 # labels: those that were told of this thread. inherited: those of the context of another thread that it runs, which
 # were not told of it before it had one of its own. trio_run: the one whose steps are followed.
 _of_thread = _local()
-_told: set[str] = set()
+_told: set[str] = set()  # what a program does wrong at each step it is told once
 
 
 def enter(label: str) -> bool:

@@ -70,6 +70,12 @@ def attributes_of(instance: object) -> Iterator[tuple[str, object]]:
     yield from _in_slots(instance)
 
 
+def attributes_of_class(cls: type) -> Iterator[tuple[str, object]]:
+    """Names and values that its instances see through it; what a class has says more than what its bases have."""
+    for one in reversed(classes_of(cls)):
+        yield from list(space_of_class(one).items())  # other threads may add to a class meanwhile
+
+
 def _in_slots(instance: object) -> Iterator[tuple[str, object]]:
     for one in classes_of(type(instance)):
         for name, slot in list(space_of_class(one).items()):  # other threads may add to a class meanwhile

@@ -4,10 +4,11 @@ what only looks like the former."""
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from msmemscope.selftest.case import Expected, clean, fault, note
-from msmemscope.selftest.loops import place, train
+from msmemscope.selftest.loops import Each, place, train
 from msmemscope.selftest.script import GIB, KIB, MIB, Block, Process, Script
 
 KEPT = place("train.py:58")
@@ -16,9 +17,18 @@ STEPS = 24
 
 
 def tell(
-    process: Process, blocks: list[Block], text: str, *, items: int, bound: int, found: int = 0, step: int = STEPS + 1
+    process: Process,
+    blocks: list[Block],
+    text: str,
+    *,
+    items: int,
+    bound: int,
+    found: int = 0,
+    step: int = STEPS + 1,
+    graphs: list[list[Block]] | None = None,
 ) -> None:
-    """As a process tells who holds these, at the end of it."""
+    """As a process tells who holds these, at the end of it. graphs: of some entries, what the graph of each alone
+    keeps."""
     told = {
         "text": text,
         "found": found or len(blocks),
@@ -30,6 +40,10 @@ def tell(
         "at": [block.ptr for block in blocks],
     }
     process.meta("holder", json.dumps(told))
+    if graphs is not None:
+        kept = [[block.ptr for block in entry] for entry in graphs]
+        packed = [",".join(f"{at - before:x}" for before, at in pairwise([0, *sorted(entry)])) for entry in kept]
+        process.meta("holder", json.dumps({"text": text, "step": step, "graphs": packed}))
 
 
 def keep(process: Process, *, each: int = 1) -> list[Block]:
@@ -114,6 +128,16 @@ def a_deque_that_is_full_and_has_dropped_nothing_yet(job: Script) -> None:
 def a_list_without_a_bound(job: Script) -> None:
     rank = job.rank()
     tell(rank, keep(rank), "list `seen` (24 items), a global of train.py", items=STEPS, bound=0)
+
+
+@fault(
+    "leaks",
+    Expected("leak", ranks=(0,), place=LINE, bytes=STEPS * 4 * KIB, per_step=4 * KIB, evidence={"holders": []}),
+)
+def a_variable_that_holds_one_of_many(job: Script) -> None:
+    """It is no holder of the leak: nobody found that one in time."""
+    rank = job.rank()
+    tell(rank, keep(rank), "`probe`, a global of train.py", items=0, bound=0, found=1)
 
 
 @fault("leaks", Expected("leak", ranks=(0,), place=LINE, bytes=STEPS * 4 * KIB, per_step=4 * KIB))
@@ -224,3 +248,144 @@ def a_deque_that_was_seen_when_its_twelfth_step_had_ended(job: Script) -> None:
     rank = job.rank()
     text = "deque `seen` (12 of at most 1,000 items), a global of train.py"
     tell(rank, keep(rank), text, items=12, bound=1000, step=13)
+
+
+TORCH = "/usr/lib/python3/site-packages/torch"
+LOSS = "train.py:87"
+DEQUE = "deque `recent` (24 of at most 100 items), a global of train.py"
+GRAPHS = STEPS * 4 * 4 * KIB
+
+
+def keep_losses(
+    process: Process, beside: Each | None = None, *, at_line: int = 1
+) -> tuple[list[Block], list[list[Block]]]:
+    """The losses of 24 steps and, by step, what their graphs keep: activations of two layers, and a block that was made
+    at the loss's own line. at_line: how many times 4 KiB that is. beside: what else each
+    iteration does."""
+    losses: list[Block] = []
+    graphs: list[list[Block]] = []
+
+    def each(rank: Process, number: int) -> None:
+        if beside is not None:
+            beside(rank, number)
+        call = f"{TORCH}/nn/modules/module.py:1780 _call_impl"
+        kept = [rank.alloc(4 * KIB, place(f"model.py:{line} forward", call, "train.py:86")) for line in (40, 44)]
+        kept.append(rank.alloc(at_line * 4 * KIB, place(f"{TORCH}/functional.py:3 power", LOSS)))
+        losses.append(rank.alloc(4 * KIB, place(f"{TORCH}/functional.py:7 mean", LOSS)))
+        graphs.append(kept)
+
+    train(process, each, steps=STEPS, ends=False)
+    return losses, graphs
+
+
+WITH_GRAPHS = Expected(
+    "growth",
+    ranks=(0,),
+    place=LOSS,
+    bytes=GRAPHS,
+    per_step=16 * KIB,
+    says=("held by deque `recent`", "full: 1.6 MiB near step 100"),
+    evidence={"bound": {"items": 24, "most": 100, "bytes": 100 * 4 * 4 * KIB, "step": 100}},
+)
+
+
+@fault("leaks", WITH_GRAPHS)
+def a_deque_of_losses_with_their_graphs(job: Script) -> None:
+    rank = job.rank()
+    losses, graphs = keep_losses(rank)
+    tell(rank, losses, DEQUE, items=STEPS, bound=100, graphs=[graphs[0], graphs[20]])
+
+
+@fault("leaks", Expected("leak", ranks=(0,), place=LOSS, bytes=GRAPHS, per_step=16 * KIB))
+def a_deque_of_losses_whose_graphs_are_a_chain(job: Script) -> None:
+    rank = job.rank()
+    losses, graphs = keep_losses(rank)
+    newest = [block for of_step in graphs[10:] for block in of_step]
+    tell(rank, losses, DEQUE, items=STEPS, bound=100, graphs=[[], newest])
+
+
+@fault(
+    "leaks",
+    Expected(
+        "leak",
+        ranks=(0,),
+        place=LOSS,
+        bytes=STEPS * 7 * 4 * KIB,
+        per_step=28 * KIB,
+        says=("held by the autograd graph",),
+    ),
+)
+def a_deque_of_losses_without_graphs_beside_what_keeps_the_graphs(job: Script) -> None:
+    rank = job.rank()
+    losses, _ = keep_losses(rank, at_line=4)
+    tell(rank, losses, DEQUE, items=STEPS, bound=100, graphs=[[], []])
+    told = {"text": "the autograd graph of `total`, a global of train.py: 24 forward passes", "found": 1, "of": 1}
+    rank.meta("holder", json.dumps({**told, "passes": STEPS, "step": STEPS + 1, "at": []}))
+
+
+@fault(
+    "leaks",
+    WITH_GRAPHS,
+    Expected("leak", ranks=(0,), place="train.py:95", bytes=STEPS * MIB, per_step=MIB),
+)
+def a_list_of_what_is_made_beside_a_deque_of_losses(job: Script) -> None:
+    rank = job.rank()
+    kept: list[Block] = []
+    losses, graphs = keep_losses(rank, lambda one, _: kept.append(one.alloc(MIB, place("train.py:95"))))
+    tell(rank, losses, DEQUE, items=STEPS, bound=100, graphs=[graphs[0], graphs[20]])
+    tell(rank, kept, "list `kept` (24 items), a global of train.py", items=STEPS, bound=0)
+
+
+@fault("leaks", Expected("leak", ranks=(0,), place=LOSS, bytes=STEPS * 3 * 4 * KIB, per_step=12 * KIB))
+def a_list_of_losses_of_a_model_that_is_too_small_to_be_seen_as_a_graph(job: Script) -> None:
+    rank = job.rank()
+    losses: list[Block] = []
+    graphs: list[list[Block]] = []
+
+    def each(one: Process, _: int) -> None:
+        call = f"{TORCH}/nn/modules/module.py:1780 _call_impl"
+        graphs.append([one.alloc(4 * KIB, place("train.py:7 batch", "train.py:85"))])
+        graphs[-1].append(one.alloc(4 * KIB, place(call, "train.py:86")))
+        losses.append(one.alloc(4 * KIB, place(f"{TORCH}/functional.py:7 mean", LOSS)))
+
+    train(rank, each, steps=STEPS, ends=False)
+    text = "list `losses` (24 items), a global of train.py"
+    tell(rank, losses, text, items=STEPS, bound=0, graphs=[graphs[0], graphs[20]])
+
+
+@fault("leaks", Expected("leak", ranks=(0,), place=LOSS, bytes=STEPS * 5 * 4 * KIB, per_step=20 * KIB))
+def losses_that_one_line_makes_with_the_model(job: Script) -> None:
+    def each(one: Process, _: int) -> None:
+        call = f"{TORCH}/nn/modules/module.py:1780 _call_impl"
+        one.alloc(8 * KIB, place("train.py:7 batch", "train.py:86"))
+        one.alloc(4 * KIB, place(f"{TORCH}/nn/functional.py:9 relu", call, LOSS))
+        one.alloc(4 * KIB, place(f"{TORCH}/nn/functional.py:11 linear", call, LOSS))
+        one.alloc(4 * KIB, place(f"{TORCH}/nn/functional.py:30 cross_entropy", LOSS))
+
+    train(job.rank(), each, steps=STEPS)
+
+
+@fault(
+    "leaks",
+    Expected(
+        "leak",
+        ranks=(0,),
+        place="train.py:12",
+        bytes=STEPS * 2 * 4 * KIB,
+        per_step=8 * KIB,
+        says=("through the frame of train_one()", "train.py(7): batch"),
+    ),
+)
+def a_frame_that_is_kept_with_what_calls_below_it_made(job: Script) -> None:
+    rank = job.rank()
+    batches: list[Block] = []
+    outputs: list[Block] = []
+
+    def each(one: Process, _: int) -> None:
+        batches.append(one.alloc(4 * KIB, place("train.py:7 batch", "train.py:11 train_one", "train.py:86")))
+        outputs.append(one.alloc(4 * KIB, place("train.py:12 train_one", "train.py:86")))
+
+    train(rank, each, steps=STEPS, ends=False)
+    text = "list `errors` (24 items), a global of train.py, through the frame of train_one() at train.py:14"
+    for blocks in (batches, outputs):
+        tell(rank, blocks, text, items=STEPS, bound=0)

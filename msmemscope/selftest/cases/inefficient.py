@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msmemscope.selftest.case import Check, Expected, clean, fault, note
+from msmemscope.selftest.case import Check, Expected, all_of, clean, fault, note
 from msmemscope.selftest.loops import place
 from msmemscope.selftest.play import Played
 from msmemscope.selftest.script import MIB, Block, Process, Script
@@ -67,6 +67,17 @@ def floor(bytes_: int, unneeded: int) -> Check:
     return check
 
 
+def ends(clause: str) -> Check:
+    """What the last line says of it."""
+
+    def check(made: Played) -> Iterator[str]:
+        (judged,) = [one for one in made.stored.judged if one.analyzer.name == "inefficient"]
+        if (said := judged.analyzer.verdict(judged)) != clause:
+            yield f"the last line says {said!r} instead of {clause!r}"
+
+    return check
+
+
 def told(
     pattern: str, ranks: tuple[int, ...] = (0,), size: int = SIZE, at: str = "model.py:88", **facts: object
 ) -> Expected:
@@ -84,7 +95,7 @@ def told(
 @fault(
     "inefficient",
     told("early_allocation", (0, 1, 2, 3), says=("allocates 42 operators before the first use",)),
-    check=floor(LARGE + SIZE, SIZE),
+    check=all_of(floor(LARGE + SIZE, SIZE), ends("256 MiB were not needed at the peak, most of it from model.py:88")),
 )
 def allocated_long_before_its_use(job: Script) -> None:
     for rank in asked(job, 4):
@@ -241,9 +252,24 @@ def a_result_that_nobody_reads(job: Script) -> None:
     "inefficient",
     told("late_deallocation"),
     told("redundant_allocation", at="model.py:90", says=("of model.py:88",)),
-    check=floor(LARGE + SIZE, SIZE),
+    check=all_of(floor(LARGE + SIZE, SIZE), ends("64 MiB were not needed at the peak, most of it from model.py:88")),
 )
 def a_second_block_where_the_first_was_dead(job: Script) -> None:
+    two_of_which_one_is_dead(job)
+
+
+@fault(
+    "inefficient",
+    told("redundant_allocation", at="model.py:90", says=("of model.py:88",)),
+    check=ends("64 MiB at the peak are redundant, at model.py:90"),
+)
+def redundant_blocks_alone(job: Script) -> None:
+    """The one that was dead is not asked for."""
+    job.options["inefficient"] = {"inefficient_type": "redundant_allocation"}
+    two_of_which_one_is_dead(job)
+
+
+def two_of_which_one_is_dead(job: Script) -> None:
     (rank,) = asked(job)
     first = make(rank, SIZE, HERE)
     use(rank, first, write=True)
@@ -256,7 +282,7 @@ def a_second_block_where_the_first_was_dead(job: Script) -> None:
     rank.free(second)
 
 
-@clean("inefficient", check=floor(LARGE + 2 * SIZE, 0))
+@clean("inefficient", check=all_of(floor(LARGE + 2 * SIZE, 0), ends("")))
 def activations_that_wait_for_the_backward_pass(job: Script) -> None:
     """Computed, and not touched for a while: nobody could make them later."""
     (rank,) = asked(job)
@@ -345,3 +371,105 @@ def blocks_from_before_a_pause_of_the_recording(job: Script) -> None:
     rank.event(Kind.SYSTEM, aux=SystemEvent.STOP_TRACE)
     rank.event(Kind.SYSTEM, aux=SystemEvent.START_TRACE)
     rank.free(block)
+
+
+LEAKING = 16  # steps
+
+
+def keep_what_nobody_reads(rank: Process) -> None:
+    """Each step 4 MiB are written and kept for good, at the peak all of them."""
+    for _ in range(LEAKING):
+        use(rank, make(rank, 4 * MIB, HERE), write=True)
+        peak(rank)
+        rank.step()
+    idle(rank, MANY)
+
+
+LEAKED = Expected(
+    "leak",
+    ranks=(0, 1),
+    place="model.py:88",
+    bytes=2 * LEAKING * 4 * MIB,
+    per_step=4 * MIB,
+    saving=2 * LEAKING * 4 * MIB,
+)
+LEAK_THAT_NOBODY_READS = note(
+    "inefficient",
+    ranks=(0, 1),
+    place="model.py:88",
+    bytes=2 * LEAKING * 4 * MIB,
+    saving=0,
+    says=("nobody reads what is written to the memory of model.py:88; the blocks are the leak at model.py:88.",),
+    evidence={"pattern": "dead_write", "leak": "model.py:88"},
+)
+
+
+@fault("inefficient", LEAKED, LEAK_THAT_NOBODY_READS)
+def a_leak_that_nobody_reads_is_no_second_mistake(job: Script) -> None:
+    ranks = asked(job, 2)
+    job.config["analysis"] = ("leaks", "inefficient")
+    for rank in ranks:
+        keep_what_nobody_reads(rank)
+
+
+@fault("inefficient", LEAKED, LEAK_THAT_NOBODY_READS, told("late_deallocation", at="model.py:90"))
+def a_leak_beside_what_is_freed_late(job: Script) -> None:
+    ranks = asked(job, 2)
+    job.config["analysis"] = ("leaks", "inefficient")
+    for rank in ranks:
+        if rank.rank == 0:
+            late = make(rank, SIZE, OTHER)
+            use(rank, late, write=True)
+            use(rank, late)
+        keep_what_nobody_reads(rank)
+        if rank.rank == 0:
+            rank.free(late)
+
+
+@fault(
+    "inefficient",
+    Expected("leak", ranks=(0,), bytes=LEAKING * 4 * MIB - 4 * MIB, per_step=4 * MIB, within=0.1),
+    told("late_deallocation", at="an unknown line", says=("is freed 3,164 operators after its last use.",)),
+    told("dead_write", at="an unknown line"),
+)
+def what_is_freed_late_beside_a_leak_without_call_stacks(job: Script) -> None:
+    """Both are of no line; that is no reason to take one for the other."""
+    (rank,) = asked(job)
+    job.config["analysis"] = ("leaks", "inefficient")
+    late = make(rank, SIZE, "")
+    use(rank, late, write=True)
+    use(rank, late)
+    for _ in range(LEAKING):
+        use(rank, make(rank, 4 * MIB, ""), write=True)
+        peak(rank)
+        rank.step()
+    idle(rank, MANY)
+    rank.free(late)
+
+
+@fault(
+    "inefficient",
+    LEAKED,
+    LEAK_THAT_NOBODY_READS,
+    note(
+        "inefficient",
+        ranks=(0, 1),
+        place="model.py:88",
+        bytes=2 * LEAKING // 2 * 4 * MIB,  # every other one could have been the one before
+        saving=0,
+        says=("of model.py:88, is not used again; the other blocks are the leak at model.py:88.",),
+        evidence={"pattern": "redundant_allocation", "leak": "model.py:88"},
+    ),
+)
+def leaked_blocks_of_which_one_could_have_been_another(job: Script) -> None:
+    ranks = asked(job, 2)
+    job.config["analysis"] = ("leaks", "inefficient")
+    for rank in ranks:
+        kept = []
+        for _ in range(LEAKING):
+            kept.append(make(rank, 4 * MIB, HERE))
+            use(rank, kept[-1], write=True)
+            peak(rank)
+            rank.step()
+        for block in kept:  # the program ends
+            rank.free(block)

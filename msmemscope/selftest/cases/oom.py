@@ -237,6 +237,22 @@ def a_leak_that_met_the_limit_of_its_process(job: Script) -> None:
     rank.fail(4 * GIB, ASKS, total=3 * GIB)
 
 
+@fault(
+    "oom",
+    Expected(
+        "leak", ranks=(0,), place="train.py:58", bytes=24 * 64 * MIB, per_step=64 * MIB, device="cpu",
+        says=("rank 0, which may map 5.0 GiB in all (RLIMIT_AS), runs out of memory near step 48",),
+        evidence={"full_at_step": 48, "full_between": [48, 48]},
+    ),
+)  # fmt: skip
+def a_leak_that_will_meet_the_limit_of_its_process(job: Script) -> None:
+    """Long before the node is full."""
+    rank = job.rank(device="cpu")
+    rank.sample("cpu", used=GIB, total=64 * GIB, process_used=GIB)
+    train(rank, lambda rank, _: rank.alloc(64 * MIB, place("train.py:58")), ends=False)
+    rank.meta("address_space", f"{5 * GIB} {3 * GIB} 16")
+
+
 @fault("oom", caused(0, 4 * GIB, "cause: the process may map 3.0 GiB in all (RLIMIT_AS)"))
 def a_limit_of_the_process(job: Script) -> None:
     rank = job.rank(device="cpu")

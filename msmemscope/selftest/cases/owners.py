@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msmemscope.selftest.case import Check, clean, note
+from msmemscope.analysis.owner_paths import below_first, path_text
+from msmemscope.selftest.case import Check, all_of, clean, note
 from msmemscope.selftest.loops import place
 from msmemscope.selftest.play import Played
-from msmemscope.selftest.script import MIB, Script
+from msmemscope.selftest.script import MIB, Process, Script
 
 STEPS = 14
 WHERE = place("train.py:30")
@@ -25,7 +26,7 @@ def owned(when: str, rank: int = 0, **expected: int) -> Check:
             if (row["scope"], row.get("rank"), row["pool"], row["when"]) == ("process", rank, "PTA", when)
             and row["own_bytes"]
         }
-        wanted = {"@".join(("PTA", *name.split("__"))): size for name, size in expected.items()}
+        wanted = {path_text(("PTA", *name.split("__"))): size for name, size in expected.items()}
         if found != wanted:
             yield f"owners at the {when} of rank {rank} are {found} instead of {wanted}"
 
@@ -57,11 +58,37 @@ def labels_of_a_thread(job: Script) -> None:
 def labels_within_labels(job: Script) -> None:
     asked(job)
     rank = job.rank()
+    a_and_b_within(rank)
+    rank.alloc(3 * MIB, WHERE)
+    for _ in range(STEPS):
+        rank.step()
+
+
+def a_and_b_within(rank: Process) -> None:
     with rank.label("a"):
         rank.alloc(MIB, WHERE)
         with rank.label("b"):
             rank.alloc(2 * MIB, WHERE)
-    rank.alloc(3 * MIB, WHERE)
+
+
+def alike(made: Played) -> Iterator[str]:
+    """Two owners that are written `a@b`: two rows, one sum."""
+    (one,) = [finding for finding in made.stored.summary.findings if finding.kind == "decompose"]
+    named = [row.cells for row in one.more_rows if row.file == "decompose" and row.cells["owner"] == "PTA@a@b"]
+    rows = [(row["level"], row["own_bytes"]) for row in named if (row["scope"], row["when"]) == ("job", "peak")]
+    if sorted(rows) != [(1, 4 * MIB), (2, 2 * MIB)]:
+        yield f"rows of a@b are {rows}"
+    if one.evidence["peak"] != {"npu PTA": {"PTA@a": MIB, "PTA@a@b": 6 * MIB}}:
+        yield f"the peak is {one.evidence['peak']}"
+
+
+@clean("decompose", note("decompose", ranks=(0,), bytes=7 * MIB), check=alike)
+def a_label_that_is_written_like_two(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    a_and_b_within(rank)
+    with rank.label("a@b"):
+        rank.alloc(4 * MIB, WHERE)
     for _ in range(STEPS):
         rank.step()
 
@@ -158,16 +185,12 @@ def lines_of(when: str, rank: int | str, **expected: int) -> Check:
                 if row.file == "decompose_lines" and scope == tuple(
                     cells.get(name, "") for name in ("scope", "rank", "pool", "when")
                 ):
-                    name = f"{str(cells['owner']).partition('@')[2]}__{cells['line'] or cells['what']}"
+                    name = f"{below_first(str(cells['owner']))}__{cells['line'] or cells['what']}"
                     found[name] = found.get(name, 0) + int(cells["bytes"])
         if found != {name: size for name, size in expected.items() if size}:
             yield f"lines at the {when} of rank {rank!r} are {found} instead of {expected}"
 
     return check
-
-
-def all_of(*checks: Check) -> Check:
-    return lambda made: (wrong for check in checks for wrong in check(made))
 
 
 KEPT = {"state__40": 8 * MIB, "state__41": 4 * MIB, "unattributed__": 3 * MIB}

@@ -77,3 +77,11 @@ def one_step_that_is_higher(job: Script) -> None:
             rank.scratch(200 * MIB, place("eval.py:9 evaluate", "train.py:91"))
 
     train(job.rank(), each)
+
+
+@clean("peak", note("peak", ranks=(0,), bytes=200 * MIB, says=("in step 0, before a step was told: 200 MiB in PTA",)))
+def a_peak_while_weights_are_loaded(job: Script) -> None:
+    asked(job)
+    rank = job.rank()
+    rank.scratch(200 * MIB, place("load.py:7"))
+    train(rank)

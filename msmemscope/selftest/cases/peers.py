@@ -8,10 +8,12 @@ from typing import Any
 
 from msmemscope.selftest.case import Expected, clean, fault, note
 from msmemscope.selftest.loops import place, train
-from msmemscope.selftest.script import KIB, MIB, Process, Script
+from msmemscope.selftest.script import KIB, MIB, Block, Process, Script
+from msmemscope.vocabulary import Pool
 
 SAVE = "save.py:88"
 STEPS = 14
+HEALTHY = 128 * MIB + 256 * KIB  # the peak of a rank's own layers, gradients and batch
 
 
 def gather(who: int, size: int = 100 * MIB, at: int = 3) -> Callable[[Process, int], None]:
@@ -43,6 +45,50 @@ def one_of_four(job: Script) -> None:
 @fault("peers", more(0, says=("7 peers",)))
 def the_first_of_eight(job: Script) -> None:
     alone(job, 8, 0)
+
+
+@fault(
+    "peers",
+    Expected(
+        *("uses_more", (2,)),
+        place=SAVE,
+        bytes=99 * MIB,
+        owner="PTA@checkpoint",
+        evidence={"owners": [{"owner": "PTA@checkpoint", "bytes": 70 * MIB}, {"owner": "PTA@logs", "bytes": 29 * MIB}]},
+    ),
+    note("decompose", ranks=(0, 1, 2, 3), bytes=4 * HEALTHY + 3 * MIB + 100 * MIB),
+)
+def whose_the_excess_is(job: Script) -> None:
+    job.config["analysis"] = ("leaks", "decompose")
+
+    def each(rank: Process, n: int) -> None:
+        if rank.rank == 2 and n == 3:
+            for owner, size in (("checkpoint", 70 * MIB), ("logs", 30 * MIB)):
+                rank.own(rank.alloc(size, place(f"{SAVE} save", "train.py:70")), owner)
+        elif n == 3:
+            rank.own(rank.alloc(MIB, place("train.py:72")), "logs")
+
+    for one in job.ranks(4):
+        train(one, each, steps=STEPS)
+
+
+@fault(
+    "peers",
+    Expected("uses_more", ranks=(1,), place="moe.py:44", bytes=200 * MIB,
+             evidence={"figure": "peak", "unexplained_bytes": 0}),
+)  # fmt: skip
+def a_peak_at_which_the_block_of_the_step_before_lives_too(job: Script) -> None:
+    """At the ends of steps a half of the excess is there, at the peak the whole."""
+
+    def each(rank: Process, _: int) -> None:
+        old, size = held.get(rank.rank), (200 if rank.rank == 1 else 100) * MIB
+        held[rank.rank] = rank.alloc(size, place("moe.py:44 expert"))
+        if old is not None:
+            rank.free(old)
+
+    held: dict[int, Block] = {}
+    for one in job.ranks(4):
+        train(one, each, steps=STEPS)
 
 
 @fault("peers", more(17))
@@ -124,6 +170,27 @@ def one_of_those_that_sample(job: Script) -> None:
         train(one, each, steps=STEPS)
 
 
+@fault(
+    "peers",
+    Expected("may_use_more", ranks=(2,), place=SAVE, bytes=100 * MIB, device="npu:2", pool="PTA", severity="warning",
+             says=("7 peers", "in each of 5 steps: too few to be sure")),
+    note("too_few_steps", ranks=tuple(range(8))),
+)  # fmt: skip
+def one_of_eight_in_each_of_few_steps(job: Script) -> None:
+    for one in job.ranks(8):
+        train(one, gather(2, at=0), steps=6)
+
+
+@fault(
+    "peers",
+    Expected("may_use_more", ranks=(0,), place=SAVE, bytes=100 * MIB, says=("in each of 4 steps: too few to be sure",)),
+    note("too_few_steps", ranks=(1, 2, 3)),
+)
+def one_with_many_steps_whose_peers_have_few(job: Script) -> None:
+    for one in job.ranks(4):
+        train(one, gather(0, at=0), steps=20 if one.rank == 0 else 5)
+
+
 @clean("peers", note("differs", ranks=(1,), place=SAVE, bytes=100 * MIB))
 def one_of_two(job: Script) -> None:
     """Nobody can say which of the two is right."""
@@ -172,6 +239,18 @@ def lengths_that_differ_between_ranks(job: Script) -> None:
 def too_early_to_compare(job: Script) -> None:
     for one in job.ranks(4):
         train(one, gather(1), steps=7)
+
+
+@clean("peers", note("too_few_steps", ranks=tuple(range(4))))
+def a_pool_that_one_rank_has_from_the_second_of_few_steps_on(job: Script) -> None:
+    """It was not there in each of them, and what happens once is not typical."""
+
+    def each(rank: Process, n: int) -> None:
+        if rank.rank == 0 and n == 2:
+            rank.free(rank.alloc(200 * MIB, place("model.py:70"), pool=Pool.MINDSPORE))
+
+    for one in job.ranks(4):
+        train(one, each, steps=4)
 
 
 @clean("peers", note("unknown_stages", ranks=tuple(range(8))))

@@ -66,6 +66,13 @@ def a_rank_that_ends_early(job: Script) -> None:
         train(one, steps=6 if one.rank == 3 else 24)
 
 
+@clean("steps", note("too_few_steps", ranks=(2, 3), says=("Ranks 2-3: 0 to 6 complete steps were seen",)))
+def ranks_that_end_early_or_make_none(job: Script) -> None:
+    for one in job.ranks(4):
+        train(one, steps=(24, 24, 6, 0)[one.rank])
+    one.scratch(MIB, KEPT)
+
+
 @fault("steps", Expected("leak", ranks=(0, 1), place="train.py:58", bytes=(40 + 24) * MIB, per_step=MIB))
 def ranks_with_different_numbers_of_steps(job: Script) -> None:
     for one in job.ranks(2):

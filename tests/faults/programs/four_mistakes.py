@@ -47,6 +47,7 @@ def main() -> None:
                 print("refused")
         optimizer.step()
     print(f"{loss.item():.3f}")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

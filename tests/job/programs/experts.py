@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-TOKENS, WIDTH, HIDDEN, STEPS = 8192, 16, 1024, 14
+TOKENS, WIDTH, HIDDEN, STEPS = 4096, 16, 1024, 14
 
 
 class Exchange(torch.autograd.Function):

@@ -29,6 +29,7 @@ def main() -> None:
             gathered = torch.zeros(GATHERED_BYTES, dtype=torch.uint8)  # GATHERED
             del gathered
     print(f"{loss.item():.3f}")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

@@ -29,6 +29,7 @@ def main() -> None:
         if step == 3 and dist.get_rank() == RANK:
             kept.append(torch.zeros(KEPT_BYTES, dtype=torch.uint8))  # KEPT
     print(f"{loss.item():.3f}, {len(kept)} kept")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

@@ -38,6 +38,11 @@ def main() -> None:
     torch.npu.set_device(rank)
     both = dist.new_group([0, 1])  # a communicator of its own
     kept = [torch.ones(size << 18, device=device) for size in (1, 7, 40)]  # MiB
+    before = torch.npu.memory_allocated(rank)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        kept.append(kept[1] * 2 + 1)
+    captured = torch.npu.memory_allocated(rank) - before
     for _ in range(STEPS):
         dist.all_reduce(kept[0])
         dist.all_reduce(kept[1], group=both)
@@ -47,6 +52,7 @@ def main() -> None:
         time.sleep(PAUSE_S)
     said = counted(rank) | {
         "allocated": torch.npu.memory_allocated(rank),
+        "graph_pool": captured,
         "reserved": torch.npu.memory_reserved(rank),
         "peak": torch.npu.max_memory_allocated(rank),
     }

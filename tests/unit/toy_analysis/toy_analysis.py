@@ -67,6 +67,10 @@ def judge(tables: Tables, options: ToyOptions) -> list[Finding]:
     return found
 
 
+def end(tables: Tables, options: ToyOptions) -> list[Finding]:
+    raise SystemExit(5)
+
+
 def fail(tables: Tables, options: ToyOptions) -> list[Finding]:
     raise ZeroDivisionError("no luck")
 
@@ -87,6 +91,7 @@ def say_what_is_wrong(tables: Tables, options: ToyOptions) -> list[Finding]:
 GREEDY = replace(TOY, figures=lambda _: {"leaks": 77, "schema": 9, "findings": None, "toys": [1]})
 NO_ANALYSIS = "a text"
 FAILING = Analyzer(name="broken", needs=("sites", "leaks"), options=ToyOptions, judge=fail)
+ENDING = Analyzer(name="broken", needs=("sites",), options=ToyOptions, judge=end)
 WRONG = Analyzer(name="broken", needs=("sites",), options=ToyOptions, judge=say_what_is_wrong)
 SILENT = Analyzer(name="broken", needs=(), options=ToyOptions, judge=lambda *_: [], verdict=lambda one: str(1 // 0))
 UNDECLARED = Analyzer(name="broken", needs=("sites",), options=ToyOptions, judge=judge)

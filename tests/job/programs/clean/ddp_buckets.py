@@ -23,6 +23,7 @@ def main():
         mean = loss.detach().clone()
         dist.all_reduce(mean)
     print(f"rank {dist.get_rank()}: loss {mean.item() / 2:.3f}")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

@@ -24,7 +24,7 @@ class Replay:
 recent = collections.deque(maxlen=1000)
 replay = Replay(500)
 slots = [None] * 300
-batches = queue.Queue(maxsize=400)
+tasks = queue.Queue(maxsize=400)
 full = collections.deque(maxlen=STEPS)
 plain = []
 
@@ -36,10 +36,10 @@ def table(n):
 
 for n in range(STEPS):
     recent.append(torch.ones(1000))  # GROWS deque `recent` (40 of at most 1,000 items), a global of bounded.py
-    state = torch.ones(1100)  # GROWS list `memory` (40 items), an attribute of Replay, whose `capacity` is 500
+    state = torch.ones(1100)  # GROWS list `replay.memory` (40 items), an attribute of Replay, whose `capacity` is 500
     replay.push((state, n))
     slots[n] = torch.ones(1200)  # GROWS list `slots` (40 of 300 places), a global of bounded.py
-    batches.put(torch.ones(1300))  # GROWS deque `queue` (40 items), an attribute of Queue, whose `maxsize` is 400
+    tasks.put(torch.ones(1300))  # GROWS deque `tasks.queue` (40 items), an attribute of Queue, whose `maxsize` is 400
     full.append(torch.ones(1400))  # FULL deque `full` (40 of at most 40 items), a global of bounded.py
     plain.append(torch.ones(1500))  # LEAKS list `plain` (40 items), a global of bounded.py
     table(n)

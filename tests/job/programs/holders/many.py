@@ -23,6 +23,11 @@ class Meter:
         self.values = []
 
 
+class Trainer:
+    def __init__(self):
+        self.meter = Meter()
+
+
 class Sample:
     __slots__ = ("x",)
 
@@ -50,15 +55,19 @@ def fold():
 
 
 meter = Meter()
+trainer = Trainer()
+history = {"losses": [], "rates": []}
 remember = make_closure()
 for step in range(STEPS):
     feats.append(torch.ones(1_100))  # HELD list `feats` (24 items), a global of many.py
     cache[step] = torch.ones(1_200)  # HELD dict `cache` (24 items), a global of many.py
-    meter.values.append(torch.ones(1_300))  # HELD list `values` (24 items), an attribute of Meter
-    Meter.shared.append(torch.ones(1_400))  # HELD list `shared` (24 items), an attribute of the class Meter
+    meter.values.append(torch.ones(1_300))  # HELD list `meter.values` (24 items), an attribute of Meter
+    Meter.shared.append(torch.ones(1_400))  # HELD list `Meter.shared` (24 items), an attribute of the class Meter
     samples.append(Sample(torch.ones(1_500)))  # HELD list `samples` (24 items), a global of many.py, through Sample
     remember(torch.ones(1_600))  # HELD list `seen` (24 items), in a closure of <lambda>() at many.py:
     with_default(torch.ones(1_700))  # HELD a list (24 items), a default argument of with_default() at many.py:
+    history["losses"].append(torch.ones(1_800))  # HELD list `history["losses"]` (24 items), in a global of many.py
+    trainer.meter.values.append(torch.ones(1_900))  # HELD list `trainer.meter.values` (24 items), an attribute of Meter
     try:
         fails()
     except ValueError as error:

@@ -25,6 +25,7 @@ def main():
         if dist.get_rank() == 1:
             gradients.append(flat)  # LEAK
     print(f"rank {dist.get_rank()}: loss {loss.item():.3f}, {len(gradients)} gradients")
+    del model  # first: its reducer would end the group holding the GIL, for which gloo's thread may wait
     dist.destroy_process_group()
 
 

@@ -1,0 +1,109 @@
+// Of the module _kernel: whose blocks of a training are (kernel/training_phases.h).
+#include "kernel/training_phases.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "module/columns.h"
+#include "module/gil.h"
+#include "module/kernel.h"
+
+namespace py = pybind11;
+
+namespace memscope {
+namespace {
+
+using kernel::DeducedOwner;
+using kernel::PhaseEvents;
+using kernel::ToldOwners;
+using kernel::TrainingPhases;
+using kernel::TrainingSizes;
+
+template <typename T>
+using Column = py::array_t<T, py::array::c_style>;
+
+// Nothing is made of another type or in other places: that would be a copy, and a number that does not fit another one.
+template <typename T>
+Column<T> column_of(const py::dict& columns, const char* name) {
+    const py::str key(name);
+    if (!columns.contains(key)) throw py::value_error("column '" + std::string(name) + "' is missing");
+    const py::object value = columns[key];
+    if (!py::isinstance<Column<T>>(value))
+        throw py::value_error("column '" + std::string(name) + "' is of another type, or not dense");
+    auto column = py::reinterpret_borrow<Column<T>>(value);
+    if (column.ndim() != 1) throw py::value_error("column '" + std::string(name) + "' has not one dimension");
+    return column;
+}
+
+py::dict go(TrainingPhases& self, const py::dict& columns) {
+#define X(type, name) const Column<type> name = column_of<type>(columns, #name);
+    MEMSCOPE_PHASE_EVENT_COLUMNS(X)
+#undef X
+    PhaseEvents events;
+    events.rows = static_cast<std::size_t>(row.size());
+#define X(type, name)                                                     \
+    if (static_cast<std::size_t>(name.size()) != events.rows)             \
+        throw py::value_error("column '" #name "' is of another length"); \
+    events.name = name.data();
+    MEMSCOPE_PHASE_EVENT_COLUMNS(X)
+#undef X
+    if (std::any_of(events.labels, events.labels + events.rows, [&](u16 one) { return one >= self.numbers(); }))
+        throw py::value_error("column 'labels' has a number that is none");
+    ToldOwners told;
+    {
+        const GilReleased released;
+        told = self.go(events);
+    }
+    py::dict found;
+#define X(type, name) found[#name] = to_array(std::move(told.name));
+    MEMSCOPE_TOLD_OWNER_COLUMNS(X)
+#undef X
+    return found;
+}
+
+py::dict bytes_of(const TrainingPhases& self) {
+    py::dict bytes;
+    bytes[""] = self.all_bytes();
+    bytes["function"] = self.named_bytes();
+#define X(name, word) bytes[word] = self.bytes_of(DeducedOwner::name);
+    MEMSCOPE_DEDUCED_OWNERS(X)
+#undef X
+    return bytes;
+}
+
+}  // namespace
+
+void bind_training_phases(py::module_& module) {
+    py::class_<TrainingSizes>(module, "TrainingSizes");
+    py::class_<TrainingPhases>(module, "TrainingPhases")
+        .def(py::init<std::vector<bool>, const TrainingSizes*>(), py::arg("is_named"), py::arg("known") = py::none(),
+             "is_named: by number of labels, whether they say what a block is. known: sizes() of a first walk through "
+             "the same events; None: this is it. See native/kernel/training_phases.h.")
+        .def(
+            "go", &go, py::arg("columns"),
+            "The next events: dense arrays row, kind, place, ptr, size, step, role, is_old and labels. Returns what is "
+            "told as arrays at, like, ptr and owner, a number in DEDUCED_OWNERS. ValueError: a column is not as it "
+            "should be.")
+        .def("sizes", &TrainingPhases::sizes, "Behind the last event: what has been learned.")
+        .def_property_readonly(
+            "bytes", &bytes_of,
+            "Allocated: by owner, 'function' of what functions of frameworks say themselves, '' of all.");
+    py::list owners;
+#define X(name, word) owners.append(word);
+    MEMSCOPE_DEDUCED_OWNERS(X)
+#undef X
+    module.attr("DEDUCED_OWNERS") = py::tuple(owners);
+    py::dict roles;
+#define X(name) roles[#name] = static_cast<int>(kernel::StackRole::name);
+    MEMSCOPE_STACK_ROLES(X)
+#undef X
+    module.attr("STACK_ROLES") = roles;
+}
+
+}  // namespace memscope

@@ -1,0 +1,2 @@
+// Upstream's headers name it; nothing of its comparison calls it.
+#pragma once
