@@ -3,8 +3,9 @@
 #
 # What may be overridden: PYTHON (the interpreter the environment is made with), TORCH (what pip installs as torch,
 # for example TORCH=torch==2.11.0), PIP_ARGS (for every call of pip), JOBS (compilers at a time), TEST_JOBS (tests at a
-# time), LONG (1: tests in their long form), WERROR (1: what is installed is compiled with warnings as errors),
-# TORCH_VERSIONS (of test-torch-versions), FUZZ_SECONDS, TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
+# time), LONG (1: tests in their long form), AGAIN (1: what failed in `make test` is run once more, by itself), WERROR
+# (1: what is installed is compiled with warnings as errors), TORCH_VERSIONS (of test-torch-versions), FUZZ_SECONDS,
+# TORTURE_ROUNDS, VENV_NPU, VENV_FRAMEWORKS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -79,9 +80,13 @@ CXX_FORMATTED = $(shell git ls-files --cached --others --exclude-standard -- '*.
 PYTEST_JOBS = $(if $(filter-out 1,$(TEST_JOBS)),-n $(TEST_JOBS) --dist loadgroup)
 # What a mark of pytest calls long is left out, unless LONG is set.
 FORM = $(if $(LONG),,-m 'not long')
-# With so many workers. Where torch_npu cannot be had, they say so.
+# With so many workers, and more arguments. Where torch_npu cannot be had, they say so.
 TEST_NPU = if [ -e $(VENV_NPU)/unavailable ]; then pytest tests/npu; \
-  else $(ON_NPU) $(abspath $(PY_NPU)) -m pytest -n $(1) --dist loadgroup $(FORM) tests/npu; fi
+  else $(ON_NPU) $(abspath $(PY_NPU)) -m pytest -n $(1) --dist loadgroup -o cache_dir=build/pytest-npu $(FORM) $(2) tests/npu; fi
+# What it leaves of the others.
+TEST_OTHERS = pytest -n $(1) --dist loadgroup $(FORM) $(2) --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions
+# Status 1 is that tests failed; where pytest itself did, nothing is on record.
+ONCE_MORE = [ $$$(1) != 1 ] || { echo '=== what failed beside other tests, by itself'; $(call $(2),1,-v --last-failed) && $(1)=0 || $(1)=$$?; };
 CTEST = ctest --parallel $(TEST_JOBS) --output-on-failure --test-dir
 CMAKE_BUILD = cmake --build $(1) --parallel $(JOBS)
 NATIVE_TESTS = -DMEMSCOPE_TESTS=ON -DMEMSCOPE_MODULES=OFF -DMEMSCOPE_WERROR=ON
@@ -133,10 +138,12 @@ demo-npu: setup-npu ## the same training with the real torch_npu on two simulate
 .PHONY: test
 test: test-native setup setup-npu ## every test: native, unit, whole jobs, torch_npu; heavy groups in a short form (LONG=1: all)
 	@# Those of torch_npu, a third of the work, beside the others: two runs have two ends at which cores idle.
-	@status=0; set -x; \
-	$(call TEST_NPU,$$((($(TEST_JOBS) + 1) / 2))) >build/test-npu.log 2>&1 & torch_npu=$$!; \
-	pytest -n $$(($(TEST_JOBS) - $(TEST_JOBS) / 4)) --dist loadgroup $(FORM) --ignore tests/npu --ignore tests/frameworks --ignore tests/torch_versions || status=$$?; \
-	wait $$torch_npu || status=$$?; cat build/test-npu.log; exit $$status
+	@others=0; npu=0; set -x; \
+	$(call TEST_NPU,$$((($(TEST_JOBS) + 1) / 2))) >build/test-npu.log 2>&1 & beside=$$!; \
+	$(call TEST_OTHERS,$$(($(TEST_JOBS) - $(TEST_JOBS) / 4))) || others=$$?; \
+	wait $$beside || npu=$$?; cat build/test-npu.log; \
+	$(if $(AGAIN),$(call ONCE_MORE,others,TEST_OTHERS) $(call ONCE_MORE,npu,TEST_NPU)) \
+	exit $$((others + npu))
 
 .PHONY: test-long
 test-long: setup setup-npu ## what `make test` leaves out: other Pythons, more seeds, builds, combinations

@@ -54,6 +54,20 @@ class CompareOptions:
         return any(":" in text for text in (self.steps, self.ranks, self.roles))
 
 
+def each_with_first(steps: str, ranks: str, roles: str, options: CompareOptions) -> list[CompareOptions]:
+    """Of several steps, ranks or roles of one run, such as 3:10:20, the first with each of the others; of two, or of
+    what both sides share, one comparison. options: all else. ValueError for what cannot be compared."""
+    sides = {name: text.split(":") for name, text in (("steps", steps), ("ranks", ranks), ("roles", roles))}
+    most = max(map(len, sides.values()))
+    if wrong := [name for name, parts in sides.items() if len(parts) not in (1, most)]:
+        raise ValueError(f"{wrong[0]} names {len(sides[wrong[0]])} sides, and another option {most}")
+    found = []
+    for at in range(1, max(most, 2)):
+        pair = [parts[0] if len(parts) == 1 else f"{parts[0]}:{parts[at]}" for parts in sides.values()]
+        found.append(replace(options, steps=pair[0], ranks=pair[1], roles=pair[2]))
+    return found
+
+
 @dataclass(frozen=True)
 class Comparison:
     """lines, owners: by pair and pool. launches: by pair, where they were recorded on both sides."""

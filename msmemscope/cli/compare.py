@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from msmemscope.cli.messages import say
 from msmemscope.cli.run_directory import open_run_directory
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.progress import progress_bar
-
-_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @click.command(context_settings=HELP)
@@ -39,7 +38,15 @@ _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 @click.option("--min-share", type=float, metavar="X", help="Of changes below this share, neither. Default: 0.01.")
 @click.option("-o", "--output", metavar="DIRECTORY", help="Write everything as csv and json files there.")
-def command(inputs: tuple[str, ...], fail_on: tuple[str, ...], output: str | None, **values: Any) -> int:
+def command(
+    inputs: tuple[str, ...],
+    steps: str,
+    ranks: str,
+    roles: str,
+    fail_on: tuple[str, ...],
+    output: str | None,
+    **least: Any,
+) -> int:
     """Compare B, and any more, with A: peaks, ends of steps, reserved memory, allocations per step, lines and owners at
     the peak, and operators where they were recorded.
 
@@ -49,12 +56,13 @@ def command(inputs: tuple[str, ...], fail_on: tuple[str, ...], output: str | Non
     """
     limits = importlib.import_module("msmemscope.analysis.compare_limits")
     wanted = [limit for text in fail_on for limit in limits.parse_limits(text)]
-    choices = [_options(one) for one in (_pairs(values) if len(inputs) == 1 else [values])]
+    choices = _choices(steps, ranks, roles, least, alone=len(inputs) == 1)
     if len(inputs) == 1 and not choices[0].compares_within:
         raise UsageError("one run alone: name another, or two of its steps, ranks or roles, such as --steps 3:10")
-    if max(len(inputs), len(choices) + 1) > len(_NAMES):
-        raise UsageError(f"at most {len(_NAMES)} are compared; got {max(len(inputs), len(choices) + 1)}")
     report = importlib.import_module("msmemscope.report.comparison")
+    names = report.NAMES
+    if (sides := max(len(inputs), len(choices) + 1)) > len(names):
+        raise UsageError(f"at most {len(names)} are compared; got {sides}")
     status = 0
     with ExitStack() as stack:
         with progress_bar() as progress:
@@ -62,7 +70,7 @@ def command(inputs: tuple[str, ...], fail_on: tuple[str, ...], output: str | Non
         first = read[0]
         others = [(other, choices[0]) for other in read[1:]] or [(first, options) for options in choices]
         for at, (other, options) in enumerate(others, 1):
-            comparison = report.compare_read(first, other, options, ("A", _NAMES[at]))
+            comparison = report.compare_read(first, other, options, (names[0], names[at]))
             broken = [
                 text for one in wanted for text in limits.broken(one, comparison.a, comparison.b, comparison.pairing)
             ]
@@ -72,29 +80,19 @@ def command(inputs: tuple[str, ...], fail_on: tuple[str, ...], output: str | Non
                 say("error", text)
                 status = 1
             if output is not None:
-                directory = Path(output) if len(others) == 1 else Path(output) / _NAMES[at]
+                directory = Path(output) if len(others) == 1 else Path(output) / names[at]
                 _write(report, directory, comparison, broken)
     return status
 
 
-def _pairs(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of several steps, ranks or roles of one run the first with each of the others."""
-    sides = {name: str(values[name]).split(":") for name in ("steps", "ranks", "roles")}
-    most = max(len(parts) for parts in sides.values())
-    if most <= 2:
-        return [values]
-    if wrong := [name for name, parts in sides.items() if len(parts) not in (1, most)]:
-        raise UsageError(f"--{wrong[0]} names {len(sides[wrong[0]])} sides, and another option {most}")
-    return [
-        values | {name: f"{parts[0]}:{parts[at]}" for name, parts in sides.items() if len(parts) > 1}
-        for at in range(1, most)
-    ]
-
-
-def _options(values: dict[str, Any]) -> Any:
-    options = importlib.import_module("msmemscope.analysis.compare").CompareOptions
+def _choices(steps: str, ranks: str, roles: str, least: dict[str, Any], *, alone: bool) -> list[Any]:
+    """What is compared with A, one by one. alone: there is one run, and so several of its steps, ranks or roles."""
+    compare = importlib.import_module("msmemscope.analysis.compare")
     try:
-        return options(**{name: value for name, value in values.items() if value is not None})
+        options = compare.CompareOptions(**{name: value for name, value in least.items() if value is not None})
+        if alone:
+            return list(compare.each_with_first(steps, ranks, roles, options))
+        return [replace(options, steps=steps, ranks=ranks, roles=roles)]
     except ValueError as error:
         raise UsageError(f"--{str(error).replace('_', '-', 1)}") from None
 

@@ -29,6 +29,7 @@ AGENT_ID = "agent.id"  # this file names the node's agent, once there is one
 # Files of rings that were deleted with the session directory, a line each, in the directory that was made again. First
 # "served" or "not served": whether there had been an agent in the old one.
 DELETED_RINGS = "deleted-rings"
+COUNTED_RINGS = "deleted-rings-counted"  # its name once an agent has read it
 LEAKING = "leaking-"  # leaking-<ring>: addresses of blocks that leak there, by call stack; see rank/lookup.py
 ALONE = "alone"  # an aggregator's argument: nobody else is left, read the rings and remove the session
 HOOK_LIBRARY = "libascend_kernel_hook.so"

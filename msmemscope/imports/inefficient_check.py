@@ -212,7 +212,8 @@ def _found(rows: Sorter, mem_size: int, wanted: Sequence[str], idle_threshold: i
             pieces.append({name: column[chosen] for name, column in columns.items()})
 
     for columns in rows.in_order(_NEEDED):
-        judge.feed(len(columns["id"]), columns)
+        # Of a column of equal values the one lies there alone.
+        judge.feed(len(columns["id"]), {name: np.ascontiguousarray(column) for name, column in columns.items()})
         take()
     judge.finish()
     take()

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from msmemscope.analysis import registry
-from msmemscope.analysis.compare import COMPARE, CompareOptions
+from msmemscope.analysis.compare import COMPARE, CompareOptions, each_with_first
 from msmemscope.analysis.compare_words import COLUMNS as COMPARED
 from msmemscope.analysis.compare_words import rows as compared_rows
 from msmemscope.analysis.findings import Row, fold_ranks
@@ -32,7 +32,7 @@ from msmemscope.query.rows import Readable
 from msmemscope.report.analysed import Analysis, analyse, config_of
 from msmemscope.report.block_table import BLOCK_SCHEMA
 from msmemscope.report.cluster import FINDINGS_SCHEMA, findings_table, put_rows, steps_table
-from msmemscope.report.comparison import compare_read, read_run
+from msmemscope.report.comparison import NAMES, compare_read, read_run
 from msmemscope.report.summary import Summary
 from msmemscope.tables.parts import Bad
 from msmemscope.tables.run import Run
@@ -148,30 +148,42 @@ class OpenedRun:
 
     def compare(
         self,
-        other: OpenedRun | None = None,
+        other: OpenedRun | Sequence[OpenedRun] | None = None,
         table: str = "compare",
         *,
         steps: str = "",
         ranks: str = "",
         roles: str = "",
     ) -> pa.Table:
-        """What another run needs more or less of than this one, or one part of this run than another: the rows of
+        """What other runs need more or less of than this one, or other parts of this run than its first: the rows of
         compare, compare_sites, compare_owners or compare_operators, or "findings". The options are those of
         `msmemscope compare`. InputError where one of the sides lacks what is compared."""
         if table != "findings" and table not in COMPARED:
             raise UsageError(f"unknown table {table!r}; there are {', '.join((*COMPARED, 'findings'))}")
-        if other is not None and not isinstance(other, OpenedRun):
-            raise UsageError(f"compare() takes what open_run() gives; got {type(other).__name__}")
+        others = list(other) if isinstance(other, Sequence) else [] if other is None else [other]
+        if wrong := [one for one in others if not isinstance(one, OpenedRun)]:
+            raise UsageError(f"compare() takes what open_run() gives; got {type(wrong[0]).__name__}")
         try:
-            options = CompareOptions(steps=steps, ranks=ranks, roles=roles)
+            choices = (
+                [CompareOptions(steps=steps, ranks=ranks, roles=roles)]
+                if others
+                else each_with_first(steps, ranks, roles, CompareOptions())
+            )
         except ValueError as error:
             raise UsageError(str(error)) from None
+        if (sides := 1 + (len(others) or len(choices))) > len(NAMES):
+            raise UsageError(f"at most {len(NAMES)} are compared; got {sides}")
         mine = read_run(self.path, str(self.path))
-        theirs = mine if other is None else read_run(other.path, str(other.path))
-        found = compare_read(mine, theirs, options)
+        theirs = [read_run(one.path, str(one.path)) for one in others] or [mine]
+        pairs = [(read, options) for read in theirs for options in choices]
+        found = [
+            compare_read(mine, read, options, (NAMES[0], name))
+            for (read, options), name in zip(pairs, NAMES[1:], strict=False)
+        ]
         if table == "findings":
-            return findings_table(found.findings, [COMPARE.name] * len(found.findings))
-        return _as_read(table, COMPARED[table], compared_rows(found))
+            findings = [finding for one in found for finding in one.findings]
+            return findings_table(findings, [COMPARE.name] * len(findings))
+        return _as_read(table, COMPARED[table], [row for one in found for row in compared_rows(one)])
 
     def _asked(self, name: str, step: int | None, table: str = "") -> pa.Table:
         """A table of an analysis that has an option `step`; the run is judged anew where that is not in its files."""

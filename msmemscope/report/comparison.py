@@ -28,6 +28,8 @@ from msmemscope.tables.run import Run
 from msmemscope.text import counted, plain
 
 Progress = Callable[[str, int, int], None]
+NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""What the sides are called; each further one is compared with the first."""
 
 
 @dataclass(frozen=True)

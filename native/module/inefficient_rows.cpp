@@ -22,25 +22,15 @@ namespace {
 
 using kernel::InefficientRows;
 
-template <typename T>
-using Values = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-Values<T> column(const py::dict& columns, const char* name, py::ssize_t rows) {
-    Values<T> values(columns[name]);
-    if (values.ndim() != 1 || values.size() != rows) throw py::value_error("columns of different lengths");
-    return values;
-}
-
 void feed(InefficientRows& self, py::ssize_t rows, const py::dict& columns) {
-    const auto kinds = column<u8>(columns, "kind", rows), pools = column<u8>(columns, "pool", rows);
-    const auto frameworks = column<u32>(columns, "aux", rows), pids = column<u32>(columns, "pid", rows);
-    const auto ids = column<i64>(columns, "id", rows), sizes = column<i64>(columns, "size", rows);
-    const auto blocks = column<i64>(columns, "allocation_id", rows);
-    const auto pointers = column<u64>(columns, "ptr", rows), places = column<u64>(columns, "attr_at", rows);
-    const auto lengths = column<u32>(columns, "attr_bytes", rows);
-    const auto devices = column<i16>(columns, "device", rows);
-    const auto device_types = column<u8>(columns, "device_type", rows);
+    const auto kinds = column_of<u8>(columns, "kind", rows), pools = column_of<u8>(columns, "pool", rows);
+    const auto frameworks = column_of<u32>(columns, "aux", rows), pids = column_of<u32>(columns, "pid", rows);
+    const auto ids = column_of<i64>(columns, "id", rows), sizes = column_of<i64>(columns, "size", rows);
+    const auto blocks = column_of<i64>(columns, "allocation_id", rows);
+    const auto pointers = column_of<u64>(columns, "ptr", rows), places = column_of<u64>(columns, "attr_at", rows);
+    const auto lengths = column_of<u32>(columns, "attr_bytes", rows);
+    const auto devices = column_of<i16>(columns, "device", rows);
+    const auto device_types = column_of<u8>(columns, "device_type", rows);
     const GilReleased released;
     for (py::ssize_t at = 0; at < rows; ++at) {
         InefficientRows::Row row;
@@ -69,8 +59,8 @@ py::dict take(InefficientRows& self) {
 
 // piece: bytes of a csv from `begin` on. at, sizes, bits: where texts of Attr lie in the file, by place, and what is
 // said of them; words: the text for bits.
-py::bytes with_words(const py::bytes& piece, u64 begin, const Values<u64>& at, const Values<u32>& sizes,
-                     const Values<u8>& bits, const std::map<int, std::string>& words) {
+py::bytes with_words(const py::bytes& piece, u64 begin, const Column<u64>& at, const Column<u32>& sizes,
+                     const Column<u8>& bits, const std::map<int, std::string>& words) {
     const std::string_view bytes = piece;
     if (at.size() != sizes.size() || at.size() != bits.size()) throw py::value_error("columns of different lengths");
     std::string made;

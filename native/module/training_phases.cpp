@@ -25,31 +25,12 @@ using kernel::ToldOwners;
 using kernel::TrainingPhases;
 using kernel::TrainingSizes;
 
-template <typename T>
-using Column = py::array_t<T, py::array::c_style>;
-
-// Nothing is made of another type or in other places: that would be a copy, and a number that does not fit another one.
-template <typename T>
-Column<T> column_of(const py::dict& columns, const char* name) {
-    const py::str key(name);
-    if (!columns.contains(key)) throw py::value_error("column '" + std::string(name) + "' is missing");
-    const py::object value = columns[key];
-    if (!py::isinstance<Column<T>>(value))
-        throw py::value_error("column '" + std::string(name) + "' is of another type, or not dense");
-    auto column = py::reinterpret_borrow<Column<T>>(value);
-    if (column.ndim() != 1) throw py::value_error("column '" + std::string(name) + "' has not one dimension");
-    return column;
-}
-
 py::dict go(TrainingPhases& self, const py::dict& columns) {
-#define X(type, name) const Column<type> name = column_of<type>(columns, #name);
-    MEMSCOPE_PHASE_EVENT_COLUMNS(X)
-#undef X
+    const py::ssize_t rows = column_of<i64>(columns, "row").size();
     PhaseEvents events;
-    events.rows = static_cast<std::size_t>(row.size());
-#define X(type, name)                                                     \
-    if (static_cast<std::size_t>(name.size()) != events.rows)             \
-        throw py::value_error("column '" #name "' is of another length"); \
+    events.rows = static_cast<std::size_t>(rows);
+#define X(type, name)                                                \
+    const Column<type> name = column_of<type>(columns, #name, rows); \
     events.name = name.data();
     MEMSCOPE_PHASE_EVENT_COLUMNS(X)
 #undef X

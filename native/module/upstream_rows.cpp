@@ -18,6 +18,7 @@
 
 #include "kernel/row_ledger.h"
 #include "kernel/sqlite_table.h"
+#include "module/columns.h"
 #include "module/gil.h"
 #include "module/kernel.h"
 
@@ -39,18 +40,9 @@ constexpr std::size_t kBytesAtOnce = 1u << 17;
 
 template <typename T>
 const T* values(const py::dict& columns, const char* name, std::size_t n, std::vector<py::object>& held) {
-    const py::str key(name);
-    if (!columns.contains(key)) throw py::value_error("column '" + std::string(name) + "' is missing");
-    py::object column = columns[key];
-    if (!py::isinstance<py::array_t<T, py::array::c_style>>(column))
-        throw py::value_error("column '" + std::string(name) + "' is no contiguous array of its type");
-    const auto array = py::reinterpret_borrow<py::array_t<T, py::array::c_style>>(column);
-    if (array.ndim() != 1 || static_cast<std::size_t>(array.size()) != n)
-        throw py::value_error("column '" + std::string(name) + "' has not " + std::to_string(n) + " values");
-    if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) != 0)
-        throw py::value_error("column '" + std::string(name) + "' is not aligned");
-    held.push_back(std::move(column));
-    return array.data();
+    const Column<T> column = column_of<T>(columns, name, static_cast<py::ssize_t>(n));
+    held.push_back(column);
+    return column.data();
 }
 
 // The rows of a batch that are meant: their numbers, or null for all.

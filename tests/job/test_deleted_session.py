@@ -81,6 +81,7 @@ def stored(watched: Watched) -> bool:
 def test_a_deleted_session_loses_nothing_of_who_was_there(watched: Watched, times: int) -> None:
     for part in range(1, times + 1):
         wait_for(lambda: watched.service("agent") and watched.service("aggregator"), "the services")
+        wait_for(lambda: stored(watched), "the ring to be announced")  # one that nobody has open is lost
         wait_for(lambda calls=part * 1000: min(watched.returned()) >= calls, "some events")
         shutil.rmtree(watched.session)
         wait_for(lambda: (watched.session / "session.json").exists(), "the session to be made again")
@@ -156,3 +157,12 @@ def test_a_ring_that_is_deleted_before_it_was_read_is_counted(watch: Watch) -> N
     assert (info["losses"]["deleted_sessions"], info["losses"]["deleted_rings"]) == (1, 1)
     assert "deleted_rings 1" in outcome.stderr
     assert "fault of msmemscope" not in outcome.stderr
+
+
+def test_a_ring_that_is_deleted_while_the_agent_stands_still_is_counted_by_its_successor(watch: Watch) -> None:
+    program = DELETES_ITS_SESSION.format(before=STOP_THE_AGENT, pause="time.sleep(0.3)", after="raise SystemExit")
+    outcome = watch(sys.executable, "-c", program)
+    assert outcome.status == 0, outcome.stderr
+    info = json.loads((outcome.run / "run.json").read_text())
+    assert (info["losses"]["deleted_sessions"], info["losses"]["deleted_rings"]) == (1, 1)
+    assert "no process allocated" not in outcome.stderr

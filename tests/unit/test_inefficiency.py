@@ -122,8 +122,8 @@ def test_rows_of_a_file_show_what_upstreams_rules_say(seed: int, length: int, th
     reference.feed(events)
     table = columns(events)
     table["allocation_id"] = np.array([event.block for event in events], np.int64)
-    zeros = ("pid", "attr_at", "attr_bytes")
-    table |= {"id": np.arange(len(events)), **{name: np.zeros(len(events), np.int64) for name in zeros}}
+    zeros = {"pid": np.uint32, "attr_at": np.uint64, "attr_bytes": np.uint32}
+    table |= {"id": np.arange(len(events)), **{name: np.zeros(len(events), kind) for name, kind in zeros.items()}}
     judge, found = InefficientRows(threshold), []
     for begin, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         judge.feed(max(end - begin, 0), {name: column[begin:end] for name, column in table.items()})

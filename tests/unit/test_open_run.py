@@ -424,6 +424,16 @@ def test_parts_of_a_run_and_runs_are_compared(run: OpenedRun, whole: OpenedRun) 
     sites = run.compare(table="compare_sites", ranks="0:1").to_pylist()
     assert sum(row["difference_bytes"] for row in sites if row["pool"] == "PTA") == peaks["rank 1", "peak"]
     assert run.compare(whole, "findings").num_rows == 0
-    for wrong in ({"table": "strange"}, {"steps": "a:b"}, {"other": 3}):
+    for wrong in ({"table": "strange"}, {"steps": "a:b"}, {"other": 3}, {"other": [run, 3]}, {"other": [run] * 26}):
         with pytest.raises(UsageError):
             run.compare(**wrong)
+
+
+def test_several_parts_of_a_run_and_several_runs_are_each_compared_with_the_first(
+    run: OpenedRun, whole: OpenedRun
+) -> None:
+    one_by_one = [row for steps in ("3:4", "3:5") for row in run.compare(steps=steps).to_pylist()]
+    assert run.compare(steps="3:4:5").to_pylist() == one_by_one
+    assert {row["b"] for row in run.compare([whole, whole]).to_pylist()} == {"B", "C"}
+    with pytest.raises(UsageError, match="ranks names 2 sides, and another option 3"):
+        run.compare(steps="3:4:5", ranks="0:1")

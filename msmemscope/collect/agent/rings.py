@@ -19,7 +19,7 @@ from msmemscope.collect.agent.lives import Lives
 from msmemscope.collect.agent.telling import Once, say
 from msmemscope.collect.agent.watch import DirectoryWatch
 from msmemscope.collect.presence import AGENT, anybody_lives, hold
-from msmemscope.collect.session import AGENT_ID, DELETED_RINGS
+from msmemscope.collect.session import AGENT_ID, COUNTED_RINGS, DELETED_RINGS
 
 _MADE_AGAIN_S = 5.0  # a session directory that is gone for longer than this has no owner who makes it again
 _REASONS = {
@@ -120,7 +120,7 @@ class Rings:
         path = self._dir / DELETED_RINGS
         try:
             served, *names = path.read_text(encoding="ascii").split("\n")
-            path.unlink()
+            path.rename(self._dir / COUNTED_RINGS)
         except (OSError, ValueError):
             return
         if not self.was_deleted:

@@ -21,6 +21,7 @@ LONGEST_S = 3.0  # after this time a service is made ready in any case: waiting 
 POLL_S = 0.01
 _EXPECTED = "expected"  # as bootstrap.py has it, which is for the program
 _FINISH = "finish"  # as session.py has it, which is not worth importing yet
+_DELETED_RINGS = ("deleted-rings", "deleted-rings-counted")  # likewise
 _NOTE = "unwatched-"  # so begin the names of the notes of unwatched.py
 
 
@@ -73,8 +74,9 @@ def is_imported(module: str, directory: str, run: str) -> bool:
 
 
 def is_empty(directory: str) -> bool:
-    """Has no process of the session a ring, or left a note that it cannot have one? OSError when nobody can see."""
-    if _are_recorded(os.listdir(directory)):
+    """Has no process of the session a ring, or had one that was deleted, or left a note that it cannot have one?
+    OSError when nobody can see."""
+    if _are_recorded(os.listdir(directory)) or _were_recorded(directory):
         return False
     beside = f"{os.path.basename(directory)}.{_NOTE}"
     return not any(name.startswith(beside) for name in os.listdir(os.path.dirname(directory)))
@@ -82,3 +84,11 @@ def is_empty(directory: str) -> bool:
 
 def _are_recorded(names: list[str]) -> bool:
     return any(name.endswith(".ring") or name.startswith(_NOTE) for name in names)
+
+
+def _were_recorded(directory: str) -> bool:
+    for name in _DELETED_RINGS:
+        with suppress(FileNotFoundError), open(os.path.join(directory, name), "rb") as file:
+            if b".ring" in file.read():
+                return True
+    return False
