@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.findings import ranks_text
+from msmemscope.analysis.malloc_heap import kept_of_freed
 from msmemscope.analysis.process_rows import ProcessRows
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
-from msmemscope.folds.segments import DRIVER_POOLS
 from msmemscope.vocabulary import DeviceType
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ def _of_process(
         levels = _recorded(rows, judged)
         x, per, least = judged.astype(np.float64), "step", float(LEAST_PER_STEP)
         time = int(ends[-1]) - int(main["start_ts"][main["step"] == judged[0]].min()) if len(judged) else 0
-        enough, freed = len(judged) >= FEWEST_STEPS, _freed(rows, judged)
+        enough = len(judged) >= FEWEST_STEPS
+        freed = kept_of_freed(rows, int(judged[0]), int(judged[-1])) if len(judged) else 0
     else:
         start = int(rows["start_ts"].min(initial=begin))
         seconds = max(max(heard) // _SECOND_NS - start // _SECOND_NS - 1, 0)
@@ -227,20 +228,6 @@ def _recorded(rows: Mapping[str, _Ints], judged: _Ints) -> _Floats:
         at = np.searchsorted(step, judged, side="right") - 1
         total += np.where(at >= 0, end[np.maximum(at, 0)], 0)
     return total
-
-
-def _freed(rows: Mapping[str, _Ints], judged: _Ints) -> int:
-    """By how much recorded host blocks were more at their highest than at the end of some step: memory that malloc had
-    of the kernel then, and need not give back."""
-    if not len(judged):
-        return 0
-    chosen = (rows["device_type"] == DeviceType.CPU) & ~np.isin(rows["pool"], DRIVER_POOLS)
-    chosen &= (rows["step"] >= judged[0]) & (rows["step"] <= judged[-1])
-    steps, place = np.unique(rows["step"][chosen], return_inverse=True)
-    peaks, ends = (np.zeros(len(steps), np.int64) for _ in range(2))
-    np.add.at(peaks, place.reshape(-1), rows["peak_bytes"][chosen])
-    np.add.at(ends, place.reshape(-1), rows["end_bytes"][chosen])
-    return int(peaks.max() - ends.min()) if len(steps) else 0
 
 
 def _by_windows(tracked: Tracked, member: int, sums: SiteSums | None, second: _Ints) -> _Floats:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from msmemscope.analysis import malloc_heap
 from msmemscope.analysis.blocks import TYPICAL_PEAK
 from msmemscope.analysis.peer_groups import site_keys
 from msmemscope.analysis.process_rows import ProcessRows
@@ -51,6 +52,8 @@ class Use:
     least: tuple[int, int, int] = (0, 0, 0)
     """Of peak, end and reserved, what every step has reached; 0 where the pool came later than the first of them."""
     devices: tuple[int, ...] = ()
+    freed: int = 0
+    """Of resident memory: what malloc may keep of blocks that the steps freed."""
 
     def __add__(self, other: Use) -> Use:
         """The same pool on another device of the process."""
@@ -119,10 +122,13 @@ RSS: Place = (DeviceType.CPU, Pool.NONE)
 
 def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: Iterable[int]) -> dict[int, Use]:
     """Of each process that was sampled the same figures of its resident memory without mapped files, within the steps
-    that are compared. Samples that fall into a step stand for it."""
+    that are compared. Samples that fall into a step stand for it; where steps are so short that few fall into the last
+    quarter, the last samples stand for that."""
     if not host:
         return {}
     begins = _step_times(tracked)
+    of_steps = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in malloc_heap.COLUMNS}
+    of_process = ProcessRows(tracked.steps["process"])
     found = {}
     for number in processes:
         series = host.get(tracked.processes[number].ring)
@@ -134,8 +140,10 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
         if len(rss) < _FEWEST_SAMPLES:
             continue
         late = series.own[inside & (series.ts >= start[-max(len(start) // 4, 1)])]
-        late = late if len(late) else rss[-1:]
+        late = late if len(late) >= _FEWEST_SAMPLES else rss[-_FEWEST_SAMPLES:]
         at = int(np.searchsorted(start, series.ts[inside][rss.argmax()], side="right")) - 1
+        rows = of_process.of(number)
+        mine = {name: column[rows] for name, column in of_steps.items()}
         found[number] = Use(
             peak=int(rss.max()),
             end=int(np.median(late)),
@@ -143,6 +151,7 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
             peak_swing=int(rss.max() - np.median(rss)),
             end_swing=int(late.max() - late.min()),
             devices=(0,),
+            freed=malloc_heap.kept_of_freed(mine, int(steps[0]), int(steps[-1])),
         )
     return found
 

@@ -193,6 +193,7 @@ def excesses(
         if place == RSS and not all(process in of_place for process in group):
             continue  # nobody looked at all of them
         everybody = [of_place.get(process, Use()) for process in group]
+        freed = np.array([use.freed for use in everybody], np.int64)
         for kind, (figure, swing) in enumerate(_FIGURES):
             values = np.array([getattr(use, figure) for use in everybody], np.int64)
             by_chance = np.array([getattr(use, swing) for use in everybody], np.int64)
@@ -206,7 +207,8 @@ def excesses(
                 is_rough = is_pair or place == RSS
                 share = options.pair_share if is_rough else options.min_share
                 least = options.pair_bytes if is_rough else options.min_bytes
-                worth_a_word = max(least, share * usual, _chance(np.delete(by_chance, at)))
+                heap = max(everybody[at].freed, int(np.median(np.delete(freed, at))))
+                worth_a_word = max(least, share * usual, _chance(np.delete(by_chance, at)), heap)
                 if abs(excess) <= worth_a_word:
                     continue
                 worth_a_word *= 1 if is_pair else _TWICE  # the limits of pairs are wide

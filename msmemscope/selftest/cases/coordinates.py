@@ -160,8 +160,9 @@ def a_last_stage_with_the_head(job: Script) -> None:
         pipeline(one, one.rank // 3, 4, 300 * MIB if one.rank >= 9 else 0)
 
 
-def resident(job: Script, who: int, extra: int, *, mapped: int = 0) -> None:
-    """mapped: of extra, what are pages of mapped files."""
+def resident(job: Script, who: int, extra: int, *, mapped: int = 0, freed: int = 0, swing: int = 0) -> None:
+    """mapped: of extra, what are pages of mapped files. freed: of tensors on the host, in each step. swing: from one of
+    four steps to the next, and of the last steps most ranks are looked at in one alone."""
 
     def sample(rank: Process, more: int) -> None:
         (has, of_files) = (extra, mapped) if rank.rank == who else (0, 0)
@@ -172,7 +173,10 @@ def resident(job: Script, who: int, extra: int, *, mapped: int = 0) -> None:
         sample(one, 0)
 
         def each(rank: Process, n: int) -> None:
-            sample(rank, n % 3 * MIB)
+            if freed:
+                rank.free(rank.on_host(freed, place("train.py:20")))
+            if not swing or n < STEPS - 4 or n % 4 == 0 or rank.rank == who:
+                sample(rank, n % 3 * MIB + n % 4 * swing)
             rank.wait(0.1)
 
         train(one, each, steps=STEPS)
@@ -194,3 +198,18 @@ def one_rank_maps_the_weights(job: Script) -> None:
 @clean("peers")
 def a_little_more_resident(job: Script) -> None:
     resident(job, 2, 60 * MIB)
+
+
+@clean("peers")
+def a_heap_that_keeps_what_steps_free(job: Script) -> None:
+    resident(job, 2, 300 * MIB, freed=310 * MIB)
+
+
+@fault("peers", Expected("uses_more", ranks=(2,), bytes=500 * MIB, device="cpu", says=("no tensor",)))
+def more_than_a_heap_keeps_of_what_steps_free(job: Script) -> None:
+    resident(job, 2, 500 * MIB, freed=310 * MIB)
+
+
+@clean("peers")
+def few_looks_at_the_last_steps(job: Script) -> None:
+    resident(job, 2, 0, swing=200 * MIB)
