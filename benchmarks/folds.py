@@ -275,6 +275,9 @@ def rank_steps(rank: int, steps: int) -> Columns:
     kept = leaks[keep]
     whole["ptr"] += np.where(np.tile(kept, steps), whole["step"].astype(np.uint64) << np.uint64(32), np.uint64(0))
     whole["ts"][:] = np.arange(n * steps)
+    sizes = 4096 * (1 + (whole["stack_py"].astype(np.int64) - 1000) % 100)
+    before = sizes[:n][handed[order][keep]].sum()  # what is freed in the first step and was never made
+    whole["used"][:] = before + np.cumsum(np.where(whole["kind"] == Kind.MALLOC, sizes, -sizes))  # the pool's own count
     return whole
 
 
