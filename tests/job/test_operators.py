@@ -272,7 +272,7 @@ def collectives(output: Path) -> list[list[tuple[str, int, int, str]]]:
     return found
 
 
-@pytest.mark.parametrize("way", ["observer", "fallback"])
+@pytest.mark.parametrize("way", ["observer", pytest.param("fallback", marks=pytest.mark.long)])
 def test_a_collective_has_the_same_number_on_all_ranks(
     way: str, tmp_path: Path, compiler: Callable[[str], dict[str, str]]
 ) -> None:

@@ -149,7 +149,7 @@ def test_the_tree_adds_up_to_what_the_pools_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("operators-observer")
-@pytest.mark.parametrize("model", ["nano_gpt", "resnet18"])
+@pytest.mark.parametrize("model", [pytest.param("nano_gpt", marks=pytest.mark.long), "resnet18"])
 def test_where_operators_are_recorded_little_of_the_peak_is_unattributed(tmp_path: Path, model: str) -> None:
     build_observer()
 

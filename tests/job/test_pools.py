@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_form import short_form_is
 from running import PROGRAMS, Outcome, Watch, run_to_end
 from truth import read_findings
 
@@ -27,7 +28,7 @@ def check_complete(outcome: Outcome) -> None:
     assert not re.search(r"^(Died|Killed|\[msmemscope\] Warning)", outcome.stderr, re.MULTILINE), outcome.stderr
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", short_form_is(lambda method: method != "forkserver", METHODS))
 def test_a_leak_in_a_worker_of_a_pool_is_found_there(watch: Watch, method: str) -> None:
     outcome = watch(sys.executable, PROGRAMS / "pool.py", method)
 
@@ -40,7 +41,7 @@ def test_a_leak_in_a_worker_of_a_pool_is_found_there(watch: Watch, method: str) 
     assert re.search(rf"LEAK 1 +[^:]*\[pid {tasks[1][0]}\]: 1.0 MiB per step", outcome.stderr), outcome.stderr
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", short_form_is(lambda method: method != "spawn", METHODS))
 def test_workers_of_a_data_loader_that_stay_are_its_own(watch: Watch, method: str) -> None:
     plain = run_to_end(sys.executable, PROGRAMS / "persistent.py", method)
 

@@ -156,7 +156,7 @@ def check_history(outcome: Outcome) -> None:
     assert early[0].flags & Flag.SHADOW
 
 
-@pytest.mark.parametrize("queue", ["1", "2"])
+@pytest.mark.parametrize("queue", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_imported_before_torch(watched: Watched, queue: str) -> None:
     outcome = watched(PROGRAM.format(first="import msmemscope", second=""), TASK_QUEUE_ENABLE=queue)
     check_history(outcome)

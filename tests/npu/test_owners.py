@@ -21,7 +21,9 @@ PARTS = ("weight", "gradient", "optimizer_state", "buffer")
 PROGRAM = ROOT / "tests" / "job" / "programs" / "owned.py"
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("nano_gpt", "adamw"), ("resnet18", "sgd")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("nano_gpt", "adamw"), pytest.param("resnet18", "sgd", marks=pytest.mark.long)]
+)
 def test_parts_are_what_the_model_holds_at_every_step(
     on_npu: OnNpu, tmp_path: Path, model: str, optimizer: str
 ) -> None:
