@@ -19,9 +19,8 @@ TORCH ?= torch==2.13.0
 TORCH_VERSIONS ?= 2.3.1 2.6.0 2.9.1
 PIP_ARGS ?=
 JOBS ?= $(shell nproc)
-# Two more than cores: tests of services that are stopped, killed or alone mostly wait. With one more, two cores were
-# busy for 1.75 of them.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) < 7 ? $(JOBS) + 2 : 8)))
+# Four more than cores: tests of jobs, and of services that are stopped, killed or alone, mostly wait.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) < 4 ? $(JOBS) + 4 : 8)))
 FUZZ_SECONDS ?= 60
 TORTURE_ROUNDS ?= 50
 DEMO_OUTPUT ?= out/demo
