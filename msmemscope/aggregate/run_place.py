@@ -15,6 +15,7 @@ from msmemscope.aggregate.journal import DAMAGED
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
 from msmemscope.aggregate.shard import Shard
+from msmemscope.collect.place import make_output_directory
 from msmemscope.collect.unsaved import UNSAVED
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell
@@ -65,8 +66,7 @@ class Place:
 def open_run(run: Path, session: str) -> dict[str, Any]:
     """Makes the run directory, or takes up that of the same session. Returns its run.json as far as there is one."""
     try:
-        run.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        run.mkdir(mode=0o700, exist_ok=True)
+        make_output_directory(run, 0o700)
         probe = run / ".probe"
         probe.touch(0o600)
         probe.unlink()

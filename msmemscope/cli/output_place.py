@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from msmemscope.collect.place import LEAST_OUTPUT_BYTES
+from msmemscope.collect.place import LEAST_OUTPUT_BYTES, TAKEN_AWAY, TRIES
 from msmemscope.errors import UsageError
 
 LITTLE_FREE_BYTES = 256 << 20
@@ -22,21 +22,8 @@ LITTLE_FREE_BYTES = 256 << 20
 def prepare_output(directory: str) -> list[str]:
     """Tries to make `directory`, when it is missing, and a write in it. Returns warnings."""
     path = Path(directory)
-    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     try:
-        path.mkdir(mode=0o750, parents=True, exist_ok=True)
-        facts = path.stat()
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        # Only a write finds a read-only mount, a full disk and a used-up quota.
-        probe = path / f".msmemscope-{os.getpid()}~"
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(descriptor, bytes(4096))
-        finally:
-            os.close(descriptor)
-            probe.unlink()
-        space = os.statvfs(path)
+        facts, space = _try(path)
     except FileExistsError:
         raise UsageError(f"--output-path {path} is a file: name a directory") from None
     except NotADirectoryError:
@@ -49,10 +36,6 @@ def prepare_output(directory: str) -> list[str]:
         raise UsageError(
             f"--output-path {path} cannot be used ({error.strerror}): name a directory that you can read and write"
         ) from None
-    finally:
-        with suppress(OSError):  # not made, or in use by now
-            for one in missing:
-                one.rmdir()
     free = space.f_bavail * space.f_frsize
     if free < LEAST_OUTPUT_BYTES:
         raise UsageError(
@@ -67,3 +50,35 @@ def prepare_output(directory: str) -> list[str]:
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX:
         warnings.append(f"--output-path {path} can be written by others")
     return warnings
+
+
+def _try(path: Path) -> tuple[os.stat_result, os.statvfs_result]:
+    """What the directory is, and what room it has. OSError where nothing can be written there."""
+    for _ in range(TRIES - 1):
+        try:
+            return _try_once(path)
+        except TAKEN_AWAY:
+            continue
+    return _try_once(path)
+
+
+def _try_once(path: Path) -> tuple[os.stat_result, os.statvfs_result]:
+    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
+    try:
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        facts = path.stat()
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        # Only a write finds a read-only mount, a full disk and a used-up quota.
+        probe = path / f".msmemscope-{os.getpid()}~"
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+        return facts, os.statvfs(path)
+    finally:
+        with suppress(OSError):  # not made, or in use by now
+            for one in missing:
+                one.rmdir()

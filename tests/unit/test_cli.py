@@ -15,6 +15,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from msmemscope.cli import doctor, output_place, watched
 from msmemscope.cli.main import main
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
-from msmemscope.collect.place import Place, choose_place
+from msmemscope.collect.place import Place, choose_place, make_output_directory
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.options.declared import OPTIONS
 from msmemscope.options.settings import Config
@@ -269,6 +270,31 @@ def test_a_missing_output_directory_is_tried_and_left_missing(tmp_path: Path) ->
     (tmp_path / "a").mkdir()
     output_place.prepare_output(str(tmp_path / "a"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
+
+
+def test_commands_that_start_together_do_not_take_each_others_output_directory_away(tmp_path: Path) -> None:
+    """Each makes it for a trial, and removes what it made."""
+    out = tmp_path / "a" / "b"
+
+    def starts(*, as_run: bool) -> None:
+        for _ in range(300):
+            if as_run:
+                make_output_directory(out / "run", 0o700)
+                (out / "run").rmdir()
+            else:
+                output_place.prepare_output(str(out))
+
+    children = []
+    for as_run in (False, False, False, True):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(OSError, UsageError):
+                starts(as_run=as_run)
+                status = 0
+            os._exit(status)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
 
 
 def test_a_run_that_is_none_is_status_3(fails: Callable[..., str], tmp_path: Path) -> None:
