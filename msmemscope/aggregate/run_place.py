@@ -15,7 +15,7 @@ from msmemscope.aggregate.journal import DAMAGED
 from msmemscope.aggregate.judge import Judge
 from msmemscope.aggregate.life_parts import FOLDER as LIVE_BLOCKS
 from msmemscope.aggregate.shard import Shard
-from msmemscope.collect.place import make_output_directory
+from msmemscope.collect.output_directory import make_output_directory
 from msmemscope.collect.unsaved import UNSAVED
 from msmemscope.errors import MemscopeError
 from msmemscope.telling import tell

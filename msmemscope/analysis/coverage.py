@@ -24,7 +24,7 @@ import numpy.typing as npt
 from msmemscope.analysis.blocks import FEWEST_SECONDS
 from msmemscope.analysis.findings import ranks_text
 from msmemscope.analysis.malloc_heap import kept_of_freed
-from msmemscope.analysis.process_rows import ProcessRows
+from msmemscope.analysis.process_rows import ColumnsByProcess
 from msmemscope.analysis.slope import steady_slope
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.folds.host_use import UNKNOWN, HostSeries
@@ -107,7 +107,7 @@ class Coverage:
 
 def find_coverage(tracked: Tracked, samples: Mapping[int, HostSeries]) -> tuple[Coverage, ...]:
     """One per subject that has events, in their order. samples: by ring."""
-    steps = _StepTimes(tracked)
+    steps = ColumnsByProcess(tracked.steps, _STEP_COLUMNS)
     found = []
     for subject in tracked.subjects:
         of_members = [
@@ -149,21 +149,8 @@ def _rate(one: Coverage) -> float:
     return one.own_growth
 
 
-class _StepTimes:
-    """When the steps of a process ended, and what its recorded host blocks held then."""
-
-    def __init__(self, tracked: Tracked) -> None:
-        self._steps = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in _STEP_COLUMNS}
-        self._rows = ProcessRows(self._steps["process"])
-
-    def of(self, process: int) -> dict[str, _Ints]:
-        """The rows of one process."""
-        rows = self._rows.of(process)
-        return {name: column[rows] for name, column in self._steps.items()}
-
-
 def _of_process(
-    tracked: Tracked, subject: Subject, member: int, steps: _StepTimes, samples: HostSeries | None
+    tracked: Tracked, subject: Subject, member: int, steps: ColumnsByProcess, samples: HostSeries | None
 ) -> Coverage:
     process = tracked.processes[member]
     rows, main = steps.of(member), steps.of(subject.main)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from msmemscope.analysis import malloc_heap
 from msmemscope.analysis.blocks import TYPICAL_PEAK
 from msmemscope.analysis.peer_groups import site_keys
-from msmemscope.analysis.process_rows import ProcessRows
+from msmemscope.analysis.process_rows import ColumnsByProcess, ProcessRows
 from msmemscope.analysis.steps import FIRST_STEP
 from msmemscope.vocabulary import DeviceType, Pool
 
@@ -127,8 +127,7 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
     if not host:
         return {}
     begins = _step_times(tracked)
-    of_steps = {name: np.asarray(tracked.steps[name]).astype(np.int64) for name in malloc_heap.COLUMNS}
-    of_process = ProcessRows(tracked.steps["process"])
+    rows = ColumnsByProcess(tracked.steps, malloc_heap.COLUMNS)
     found = {}
     for number in processes:
         series = host.get(tracked.processes[number].ring)
@@ -142,8 +141,6 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
         late = series.own[inside & (series.ts >= start[-max(len(start) // 4, 1)])]
         late = late if len(late) >= _FEWEST_SAMPLES else rss[-_FEWEST_SAMPLES:]
         at = int(np.searchsorted(start, series.ts[inside][rss.argmax()], side="right")) - 1
-        rows = of_process.of(number)
-        mine = {name: column[rows] for name, column in of_steps.items()}
         found[number] = Use(
             peak=int(rss.max()),
             end=int(np.median(late)),
@@ -151,7 +148,7 @@ def resident_use(tracked: Tracked, host: Mapping[int, HostSeries], processes: It
             peak_swing=int(rss.max() - np.median(rss)),
             end_swing=int(late.max() - late.min()),
             devices=(0,),
-            freed=malloc_heap.kept_of_freed(mine, int(steps[0]), int(steps[-1])),
+            freed=malloc_heap.kept_of_freed(rows.of(number), int(steps[0]), int(steps[-1])),
         )
     return found
 

@@ -6,6 +6,8 @@ of all ranks for every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,3 +24,15 @@ class ProcessRows:
         """None for a process without rows."""
         begin, end = np.searchsorted(self._numbers, [process, process + 1])
         return self._order[begin:end]
+
+
+class ColumnsByProcess:
+    """The same, of some columns of a table, as signed numbers."""
+
+    def __init__(self, table: Mapping[str, npt.ArrayLike], names: Iterable[str]) -> None:
+        self._columns = {name: np.asarray(table[name]).astype(np.int64) for name in names}
+        self._rows = ProcessRows(table["process"])
+
+    def of(self, process: int) -> dict[str, npt.NDArray[np.int64]]:
+        rows = self._rows.of(process)
+        return {name: column[rows] for name, column in self._columns.items()}

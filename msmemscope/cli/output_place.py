@@ -13,7 +13,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from msmemscope.collect.place import LEAST_OUTPUT_BYTES, TAKEN_AWAY, TRIES
+from msmemscope.collect.output_directory import try_again
+from msmemscope.collect.place import LEAST_OUTPUT_BYTES
 from msmemscope.errors import UsageError
 
 LITTLE_FREE_BYTES = 256 << 20
@@ -23,7 +24,7 @@ def prepare_output(directory: str) -> list[str]:
     """Tries to make `directory`, when it is missing, and a write in it. Returns warnings."""
     path = Path(directory)
     try:
-        facts, space = _try(path)
+        facts, space = try_again(lambda: _try(path))
     except FileExistsError:
         raise UsageError(f"--output-path {path} is a file: name a directory") from None
     except NotADirectoryError:
@@ -54,15 +55,6 @@ def prepare_output(directory: str) -> list[str]:
 
 def _try(path: Path) -> tuple[os.stat_result, os.statvfs_result]:
     """What the directory is, and what room it has. OSError where nothing can be written there."""
-    for _ in range(TRIES - 1):
-        try:
-            return _try_once(path)
-        except TAKEN_AWAY:
-            continue
-    return _try_once(path)
-
-
-def _try_once(path: Path) -> tuple[os.stat_result, os.statvfs_result]:
     missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     try:
         path.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -7,14 +7,9 @@ makes the session directory (the supervisor, or the first process of a node) and
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 SHARED_MEMORY = "/dev/shm"
 LEAST_OUTPUT_BYTES = 64 << 20  # with less free space beside the outputs no run is begun
-# A command that is starting makes the output directory for a trial, and removes it: to another it is there or not from
-# one call to the next. What lasts is the same after so many tries.
-TRIES = 100
-TAKEN_AWAY = (FileNotFoundError, FileExistsError, PermissionError)
 RINGS_WANTED = 16  # room for a node's ranks and their children; a container's default of 64 MiB holds four
 
 
@@ -25,21 +20,6 @@ class Place:
         self.path = path
         self.free = free
         self.warning = warning
-
-
-def make_output_directory(path: Path, mode: int) -> None:
-    """With those above it. OSError where that cannot be done."""
-    for _ in range(TRIES - 1):
-        try:
-            return _make(path, mode)
-        except TAKEN_AWAY:
-            continue
-    return _make(path, mode)
-
-
-def _make(path: Path, mode: int) -> None:
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    path.mkdir(mode=mode, exist_ok=True)
 
 
 def free_bytes(path: str) -> int:

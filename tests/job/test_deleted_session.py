@@ -50,6 +50,16 @@ LET_IT_GO_ON = """
 for pid in agents:
     os.kill(pid, signal.SIGCONT)
 """
+# It looks at the session each time that it wakes.
+UNTIL_THE_COMMAND_HAS_LOOKED = """
+import re
+def wakes():
+    with open(f"/proc/{os.getppid()}/status") as file:
+        return int(re.search(r"^voluntary_ctxt_switches:\\s+([0-9]+)", file.read(), re.MULTILINE)[1])
+before = wakes()
+while wakes() < before + 4:
+    time.sleep(0.01)
+"""
 UNTIL_THE_RING_IS_READ = """
 import json
 import pathlib
@@ -149,7 +159,7 @@ def test_processes_that_come_later_are_recorded(watch: Watch) -> None:
 
 
 def test_a_ring_that_is_deleted_before_it_was_read_is_counted(watch: Watch) -> None:
-    program = DELETES_ITS_SESSION.format(before=STOP_THE_AGENT, pause="time.sleep(0.3)", after=LET_IT_GO_ON)
+    program = DELETES_ITS_SESSION.format(before=STOP_THE_AGENT, pause=UNTIL_THE_COMMAND_HAS_LOOKED, after=LET_IT_GO_ON)
     outcome = watch(sys.executable, "-c", program)
     assert outcome.status == 0, outcome.stderr
     info = json.loads((outcome.run / "run.json").read_text())
@@ -160,7 +170,9 @@ def test_a_ring_that_is_deleted_before_it_was_read_is_counted(watch: Watch) -> N
 
 
 def test_a_ring_that_is_deleted_while_the_agent_stands_still_is_counted_by_its_successor(watch: Watch) -> None:
-    program = DELETES_ITS_SESSION.format(before=STOP_THE_AGENT, pause="time.sleep(0.3)", after="raise SystemExit")
+    program = DELETES_ITS_SESSION.format(
+        before=STOP_THE_AGENT, pause=UNTIL_THE_COMMAND_HAS_LOOKED, after="raise SystemExit"
+    )
     outcome = watch(sys.executable, "-c", program)
     assert outcome.status == 0, outcome.stderr
     info = json.loads((outcome.run / "run.json").read_text())

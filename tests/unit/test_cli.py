@@ -27,7 +27,8 @@ from msmemscope.cli import doctor, output_place, watched
 from msmemscope.cli.main import main
 from msmemscope.cli.program import find_program, preload_obstacles
 from msmemscope.cli.subcommands import SUBCOMMANDS
-from msmemscope.collect.place import Place, choose_place, make_output_directory
+from msmemscope.collect.output_directory import make_output_directory
+from msmemscope.collect.place import Place, choose_place
 from msmemscope.errors import MemscopeError, UsageError
 from msmemscope.options.declared import OPTIONS
 from msmemscope.options.settings import Config
